@@ -41,8 +41,22 @@ Array = NDArray[np.generic]
 # Columns of the small buffers through which ops and the host exchange numbers.
 SAMPLE_SETTINGS = ("temperature", "top_p", "min_p", "repetition_penalty")  # f32 [S, 4]; temperature 0 = greedy
 SAMPLE_STATE = ("top_k", "seed", "draw", "unused")  # u32 [S, 4]; top_k 0 = off; draw counts the tokens drawn so far
-LOSS_TOTALS = ("step_loss", "step_tokens", "log_loss", "log_tokens")  # f32 [4]; sums of nll and counts of trained tokens
-OPTIMIZER_SETTINGS = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "one_minus_beta1", "one_minus_beta2")  # f32 [8]
+LOSS_TOTALS = (
+    "step_loss",
+    "step_tokens",
+    "log_loss",
+    "log_tokens",
+)  # f32 [4]; sums of nll and counts of trained tokens
+OPTIMIZER_SETTINGS = (
+    "lr",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+    "clip",
+    "one_minus_beta1",
+    "one_minus_beta2",
+)  # f32 [8]
 OPTIMIZER_STATE = (  # f32 [8]
     "grad_norm",  # of the mean gradient of the last step, before clipping
     "factor",  # what AdamW multiplies the summed gradient with: clip factor / trained tokens; 0 when the step is skipped
@@ -376,9 +390,7 @@ class Backend(ABC):
         """dx f32 [R, D] = dlogits f32 [R, V] · table."""
 
     @abstractmethod
-    def cross_entropy(
-        self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool
-    ) -> None:
+    def cross_entropy(self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool) -> None:
         """nll f32 [R] of targets i32 [R] (-1: spare, nll 0); backward: logits f32 [R, V] become their gradient in place,
 
         coefficients[r] * (softmax - onehot), for the loss Σ coefficients[r] * nll[r]; 0 in spare rows.
@@ -413,7 +425,5 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def adamw(
-        self, parameters: Buffer, grads: Buffer, m: Buffer, v: Buffer, settings: Buffer, state: Buffer
-    ) -> None:
+    def adamw(self, parameters: Buffer, grads: Buffer, m: Buffer, v: Buffer, settings: Buffer, state: Buffer) -> None:
         """One AdamW step (decoupled weight decay) over flat f32 [n] buffers, skipped if state says so; then grads = 0."""

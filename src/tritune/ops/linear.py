@@ -18,7 +18,11 @@ from tritune.ops.arrays import FloatArray, IntArray
 
 
 def ternary_product(
-    x: FloatArray, codes: NDArray[np.int8] | None, scales: FloatArray | None, weight: FloatArray, weight_scale: FloatArray
+    x: FloatArray,
+    codes: NDArray[np.int8] | None,
+    scales: FloatArray | None,
+    weight: FloatArray,
+    weight_scale: FloatArray,
 ) -> FloatArray:
     """y [T, N] of weight [N, K] in {-1, 0, 1} (as floats) and weight_scale [N]; codes None: of x itself."""
     if codes is None or scales is None:

@@ -1,9 +1,9 @@
 """linear_backward: the gradients of linear, with the straight-through estimator at the int8 rounding.
 
-    dx = (dy * weight_scale) W + dropout(A^T down_grad)
-    down_grad[t, part * r + j] = multiplier[t] * lora_scale[part] * Σ_n dy[t, n] * B[n, j]      (n in the part)
-    dB[n, j] += Σ_t multiplier[t] * lora_scale[part(n)] * dy[t, n] * down[t, part(n) * r + j]
-    dA += down_gradᵀ dropout(x)
+dx = (dy * weight_scale) W + dropout(A^T down_grad)
+down_grad[t, part * r + j] = multiplier[t] * lora_scale[part] * Σ_n dy[t, n] * B[n, j]      (n in the part)
+dB[n, j] += Σ_t multiplier[t] * lora_scale[part(n)] * dy[t, n] * down[t, part(n) * r + j]
+dA += down_gradᵀ dropout(x)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """rms_norm_quant: RMS norm (Zhang and Sennrich, 2019) and BitNet b1.58's int8 quantisation of activations.
 
-    normed = x / sqrt(mean(x²) + eps) * gain
-    scale  = 127 / max(max|normed|, 1e-5)                    per row
-    codes  = clamp(round(normed * scale), -128, 127)         round half to even
+normed = x / sqrt(mean(x²) + eps) * gain
+scale  = 127 / max(max|normed|, 1e-5)                    per row
+codes  = clamp(round(normed * scale), -128, 127)         round half to even
 """
 
 from __future__ import annotations
