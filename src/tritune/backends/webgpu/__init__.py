@@ -1,0 +1,3 @@
+"""The WebGPU backend."""
+
+from __future__ import annotations

@@ -1,0 +1,120 @@
+"""What every op of the WebGPU backend stands on: memory, programs and ``dispatch``. The ops are mixins over this class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from weakref import WeakSet
+
+from tritune.backends.base import Array, Backend, Buffer, DType, Program, Stats
+from tritune.errors import DeviceError
+
+from .buffers import Memory
+from .device import AdapterInfo, Device, WebGPUOptions
+from .program import Preparer, Runner, WebGPUProgram, own_buffer
+
+_NO_VARIANT: Mapping[str, object] = MappingProxyType({})
+
+
+class WebGPUCore(Backend):
+    """Memory and programs of a WebGPU device; still without ops."""
+
+    def __init__(self, info: AdapterInfo, options: WebGPUOptions | None = None) -> None:
+        """Open ``info``'s device. Raises DeviceError when the driver refuses."""
+        self.closed = True  # until it is open, so that a failure here leaves nothing to close
+        self.name = "webgpu"
+        self.description = info.description
+        self.stats = Stats()
+        self.device = Device(info, options or WebGPUOptions())
+        self.memory = Memory(self.device, self.stats)
+        self._preparer = Preparer(self.device, self.memory, self.stats)
+        self._runner = Runner(self.device, self.memory, self.stats)
+        self._recording: WebGPUProgram | None = None
+        self._programs: WeakSet[WebGPUProgram] = WeakSet()
+        self.closed = False
+
+    def dispatch(
+        self,
+        kernel: str,
+        *,
+        params: Sequence[int | float],
+        buffers: Sequence[Buffer],
+        grid: tuple[int, int, int],
+        variant: Mapping[str, object] = _NO_VARIANT,
+    ) -> None:
+        """Run kernels/<kernel>.wgsl, or record it inside of ``record``.
+
+        params: the fields of the kernel's ``Params`` in order, int as u32 (negative as i32), float as f32.
+        buffers: bound in order at bindings 1, 2, …; at most 8, no two overlapping; leave optional ones out and say so
+            in ``variant``, which are the template's variables.
+        grid: workgroups; a side beyond the device's limit is folded into the next one (see prelude.wgsl), so the
+            kernel rebuilds its index with ``workgroup_1d`` or ``workgroup_y`` and guards the end. A zero side: nothing runs.
+        Raises DeviceError with the kernel's name when it does not compile or the buffers do not fit it.
+        """
+        if self.closed:
+            raise DeviceError("the backend is closed")
+        if 0 in grid:
+            return
+        prepared = self._preparer.prepare(kernel, dict(variant), params, buffers, grid)
+        if self._recording is not None:
+            self._recording.dispatches.append(prepared)
+        else:
+            self._runner.run_now(prepared)
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+    def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
+        """See Backend.empty."""
+        return self.memory.empty(shape, dtype)
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        """See Backend.write. It takes effect before the next submit, so also before a program that is being recorded."""
+        self.memory.write(own_buffer(buffer), array)
+
+    def read(self, buffer: Buffer) -> Array:
+        """See Backend.read."""
+        return self.memory.read(own_buffer(buffer))
+
+    def close(self) -> None:
+        """See Backend.close. Closing twice is harmless."""
+        if self.closed:
+            return
+        self.closed = True
+        for program in list(self._programs):
+            program.close()
+        self._preparer.close()
+        self.memory.close()
+        self.device.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            warnings.warn(f"{self.description}: the backend was not closed", ResourceWarning, stacklevel=2)
+            self.close()
+
+    # -- programs -------------------------------------------------------------------------------------------------
+    @contextmanager
+    def record(self) -> Iterator[Program]:
+        """See Backend.record. A recording that raises is dropped."""
+        if self._recording is not None:
+            raise DeviceError("a program is being recorded already")
+        program = WebGPUProgram(self._runner)
+        self._recording = program
+        try:
+            yield program
+        finally:
+            self._recording = None
+        program.seal()
+        self._programs.add(program)
+
+    def submit(self, programs: Sequence[Program]) -> None:
+        """See Backend.submit."""
+        own = [program for program in programs if isinstance(program, WebGPUProgram)]
+        if len(own) != len(programs):
+            raise DeviceError("a program of another backend was given to WebGPU")
+        self._runner.submit(own)
+
+    def synchronize(self) -> None:
+        """See Backend.synchronize."""
+        with self.device.errors("waiting for the device"):
+            self.device.queue.on_submitted_work_done_sync()

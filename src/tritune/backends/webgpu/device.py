@@ -1,0 +1,245 @@
+"""Which GPU: adapters listed and chosen, a device opened with all that its adapter offers, and its errors made ours.
+
+Nothing here runs at import; wgpu itself is imported when a device is first asked for, so that a machine without it
+still imports tritune.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tritune.errors import DeviceError, DeviceLostError, OutOfMemoryError
+
+KINDS = ("discrete", "integrated", "unknown", "software")
+"""Kinds of adapter, best first."""
+
+_KIND_OF_TYPE = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "software"}
+_BACKENDS = ("Vulkan", "Metal", "D3D12", "OpenGL")  # the order in which the same GPU is preferred
+_INSTALL_HINT = (
+    "no Vulkan driver was found: install your GPU's driver with Vulkan support (for a software one on Debian or "
+    "Ubuntu: mesa-vulkan-drivers and libvulkan1), or use --device cpu"
+)
+
+
+@dataclass(frozen=True)
+class WebGPUOptions:
+    """Settings of a WebGPU device. The defaults are right for use; tests force the paths that other devices take."""
+
+    subgroups: bool = True  # False: the workgroup-memory path, also where the adapter has subgroups
+    max_binding_bytes: int | None = None  # at most this much of a buffer is bound at once (the adapter's limit if None)
+    memory_limit_bytes: int | None = None  # refuse to allocate more than this
+    arena_bytes: int = 64 << 20  # buffers smaller than this are parts of arenas of at most this size
+    workgroup_size: int | None = None  # threads of a workgroup in reductions over rows; a power of two
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """A GPU (or a software renderer) that WebGPU can open. ``index`` is the n of the device name ``webgpu:n``."""
+
+    index: int
+    name: str
+    kind: str  # one of KINDS
+    backend: str  # Vulkan, Metal, D3D12 or OpenGL
+    driver: str
+    software: bool
+    features: frozenset[str]
+    limits: dict[str, int] = field(hash=False)
+    vendor_id: int = 0
+    device_id: int = 0
+    handle: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def description(self) -> str:
+        """For people: "NVIDIA H200 (discrete, Vulkan, NVIDIA 550.1)"."""
+        parts = ", ".join(part for part in (self.kind, self.backend, self.driver) if part)
+        return f"{self.name} ({parts})"
+
+
+def list_adapters() -> list[AdapterInfo]:
+    """The adapters of this machine, each GPU once, best first. Empty when there is none: see ``adapters_problem``."""
+    return _enumerate()[0]
+
+
+def adapters_problem() -> str | None:
+    """Why ``list_adapters`` is empty, in one line; None when it is not."""
+    adapters, problem = _enumerate()
+    return None if adapters else problem
+
+
+def choose_adapter(spec: str, adapters: list[AdapterInfo]) -> AdapterInfo:
+    """The adapter that ``webgpu``, ``webgpu:<index>`` or ``webgpu:<part of its name>`` means.
+
+    Raises DeviceError when there is none, with what there is.
+    """
+    head, _, which = spec.partition(":")
+    if head != "webgpu":
+        raise DeviceError(f"device {spec!r}: expected webgpu, webgpu:<number> or webgpu:<part of the adapter's name>")
+    if not adapters:
+        raise DeviceError(f"device {spec!r}: {_INSTALL_HINT}")
+    if not which:
+        return adapters[0]
+    found = "; ".join(f"{a.index}: {a.name}" for a in adapters)
+    if which.isdecimal():
+        if int(which) < len(adapters):
+            return adapters[int(which)]
+        raise DeviceError(f"device {spec!r}: there is no adapter {which}, found {found}")
+    for adapter in adapters:
+        if which.lower() in adapter.name.lower():
+            return adapter
+    raise DeviceError(f"device {spec!r}: no adapter's name contains {which!r}, found {found}")
+
+
+class Device:
+    """An open device: its queue, its limits and facts, and what went wrong on it."""
+
+    def __init__(self, info: AdapterInfo, options: WebGPUOptions) -> None:
+        """Open ``info``'s adapter with all of its limits and the features that tritune uses.
+
+        Raises DeviceError when the driver refuses.
+        """
+        self.info = info
+        self.options = options
+        self._problems = _collect_problems()
+        wanted = [name for name in ("subgroup", "timestamp-query") if name in info.features]
+        with self.errors("opening the device"):
+            try:
+                self.handle: Any = info.handle.request_device_sync(required_features=wanted)
+            except RuntimeError as error:
+                raise DeviceError(f"{info.name}: the driver refused to open the device: {_first_line(error)}") from error
+        self.queue: Any = self.handle.queue
+        self.subgroups = options.subgroups and "subgroup" in info.features
+        self.max_binding = info.limits["max-storage-buffer-binding-size"]
+        if options.max_binding_bytes is not None:
+            self.max_binding = min(self.max_binding, options.max_binding_bytes)
+        self.max_binding &= ~3
+        self.max_buffer = info.limits["max-buffer-size"] & ~3
+        self.max_grid = info.limits["max-compute-workgroups-per-dimension"]
+        self.alignment = max(info.limits["min-storage-buffer-offset-alignment"], 4)
+        largest = min(
+            info.limits["max-compute-invocations-per-workgroup"], info.limits["max-compute-workgroup-size-x"]
+        )
+        # A barrier of a software renderer costs by the thread, so its workgroups are small.
+        self.workgroup_size = min(options.workgroup_size or (64 if info.software else 256), largest)
+        if self.workgroup_size < 1 or self.workgroup_size & (self.workgroup_size - 1):
+            raise DeviceError(f"workgroup_size must be a power of two, found {self.workgroup_size}")
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Run a block of wgpu calls; whatever goes wrong in it, also in calls that report late, is raised as our error."""
+        import wgpu
+        from wgpu.backends.wgpu_native._api import error_handler
+
+        handler: Any = error_handler
+        handler.capture("tritune")
+        try:
+            try:
+                yield
+            finally:
+                late = handler.release("tritune")
+            self.check(what)
+            if late is not None:
+                kind, message = late
+                raise _device_error(kind == "OutOfMemory", f"{self.info.name}: {what}: {_first_line(message)}")
+        except wgpu.GPUError as error:
+            self.check(what)
+            is_memory = isinstance(error, wgpu.classes.GPUOutOfMemoryError)
+            raise _device_error(is_memory, f"{self.info.name}: {what}: {_first_line(error)}") from error
+
+    def check(self, what: str) -> None:
+        """Raise DeviceLostError if the device has gone away."""
+        lost = [message for message in self._problems.messages if "device was lost" in message]
+        if lost and not getattr(self, "closed", False):
+            self._problems.messages.clear()
+            raise DeviceLostError(f"{self.info.name}: the device was lost while {what}: {_first_line(lost[0], last=True)}")
+
+    def close(self) -> None:
+        """Give the device back to the driver. Its buffers must have been destroyed before."""
+        self.closed = True
+        self.handle.destroy()
+        self._problems.remove()
+
+
+class _Problems(logging.Handler):
+    """Collects what wgpu can only log, because it comes between calls: a lost device."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    def remove(self) -> None:
+        logging.getLogger("wgpu").removeHandler(self)
+
+
+def _collect_problems() -> _Problems:
+    problems = _Problems()
+    logging.getLogger("wgpu").addHandler(problems)
+    return problems
+
+
+def _device_error(is_memory: bool, message: str) -> DeviceError:
+    return OutOfMemoryError(message) if is_memory else DeviceError(message)
+
+
+def _first_line(error: object, last: bool = False) -> str:
+    """The lines of a message of wgpu that carry the cause, joined to one."""
+    lines = [line.strip(" \n\r\t*-") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and line not in ("Caused by:", "Validation Error")]
+    return " · ".join(lines[-1:] if last else lines[:12])
+
+
+def _enumerate() -> tuple[list[AdapterInfo], str]:
+    """All adapters, each GPU once and best first, or the reason why there are none."""
+    try:
+        import wgpu
+
+        handles: list[Any] = list(wgpu.gpu.enumerate_adapters_sync())
+    except ImportError as error:
+        return [], f"the package wgpu cannot be imported ({error}); pip install wgpu"
+    except (RuntimeError, OSError) as error:
+        return [], f"wgpu could not list the adapters: {_first_line(error)}"
+    infos = [_describe(handle) for handle in handles]
+    unique = _each_gpu_once([info for info in infos if info.backend in _BACKENDS])
+    unique.sort(key=lambda info: KINDS.index(info.kind))  # a stable sort: the driver's order within a kind
+    return [replace(info, index=index) for index, info in enumerate(unique)], _INSTALL_HINT
+
+
+def _describe(handle: Any) -> AdapterInfo:
+    info: dict[str, Any] = dict(handle.info)
+    kind = _KIND_OF_TYPE.get(str(info.get("adapter_type")), "unknown")
+    return AdapterInfo(
+        index=-1,
+        name=str(info.get("device") or info.get("vendor") or "unnamed adapter"),
+        kind=kind,
+        backend=str(info.get("backend_type")),
+        driver=str(info.get("description") or ""),
+        software=kind == "software",
+        features=frozenset(str(name) for name in handle.features),
+        limits={str(key): int(value) for key, value in dict(handle.limits).items()},
+        vendor_id=int(info.get("vendor_id") or 0),
+        device_id=int(info.get("device_id") or 0),
+        handle=handle,
+    )
+
+
+def _each_gpu_once(infos: list[AdapterInfo]) -> list[AdapterInfo]:
+    """Drop an adapter that a better backend lists too. Two GPUs of one kind in the same backend are two."""
+    kept: list[AdapterInfo] = []
+    for backend in _BACKENDS:
+        better = list(kept)
+        kept += [a for a in infos if a.backend == backend and not any(_same_gpu(a, b) for b in better)]
+    return kept
+
+
+def _same_gpu(a: AdapterInfo, b: AdapterInfo) -> bool:
+    if a.software and b.software:
+        return True
+    if a.device_id and (a.vendor_id, a.device_id) == (b.vendor_id, b.device_id):
+        return True
+    return a.name.startswith(b.name) or b.name.startswith(a.name)  # OpenGL adds "/PCIe/SSE2" and knows no ids
