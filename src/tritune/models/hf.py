@@ -1,0 +1,188 @@
+"""A model in a Hugging Face directory: config.json, safetensors, tokenizer files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritune.errors import ModelFileError
+from tritune.formats.fields import read_json_object
+from tritune.formats.packing import unpack_hf
+from tritune.formats.safetensors import SafetensorsModel, open_safetensors_model
+from tritune.models.config import GenerationDefaults, ModelConfig
+from tritune.models.names import (
+    HF_EMBEDDING,
+    HF_FINAL_NORM,
+    HF_HEAD,
+    HF_NORMS,
+    HF_OLD_NORMS,
+    HF_PROJECTIONS,
+    hf_layer,
+)
+from tritune.models.weights import (
+    FloatTable,
+    LayerWeights,
+    ModelSource,
+    TernaryMatrix,
+    norm_sizes,
+    projection_shapes,
+    quantise_master,
+)
+
+FLOAT_TYPES: dict[str, Literal["f32", "f16", "bf16"]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+# How the ternary weights are stored: packed with a scale that multiplies or divides, or as float master weights.
+Storage = Literal["multiply", "divide", "master"]
+
+
+class HFSource(ModelSource):
+    """A model directory, opened and checked. See ModelSource for what it gives."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        config = read_json_object(directory / "config.json")
+        self._tensors = open_safetensors_model(directory)
+        self._norms = _norm_names(self._tensors)
+        self.config = ModelConfig.from_hf(
+            config,
+            sub_norms=True if self._norms is not None else None,
+            name=name,
+            where=str(directory / "config.json"),
+        )
+        self._norms = self._norms or HF_NORMS
+        generation = directory / "generation_config.json"
+        self.generation = GenerationDefaults.from_hf(
+            read_json_object(generation) if generation.is_file() else None, self.config, str(generation)
+        )
+        self._storage = _storage(config, self._tensors, self.config.sub_norms)
+        self._check_tensors()
+
+    def embedding(self) -> FloatTable:
+        return self._table(HF_EMBEDDING)
+
+    def head(self) -> FloatTable | None:
+        if HF_HEAD not in self._tensors:
+            return None
+        head = self._table(HF_HEAD)
+        # transformers ties a head that the config calls tied only when the file does not contradict it.
+        if self.config.tie_word_embeddings and _equal_tables(head, self.embedding()):
+            return None
+        return head
+
+    def final_norm(self) -> NDArray[np.float32]:
+        return self._floats(HF_FINAL_NORM)
+
+    def layer(self, index: int) -> LayerWeights:
+        linears = {p: self._linear(hf_layer(index, module)) for p, module in HF_PROJECTIONS.items()}
+        norms: dict[str, NDArray[np.float32] | None] = {"attn_sub_norm": None, "ffn_sub_norm": None}
+        for norm in norm_sizes(self.config):
+            norms[norm] = self._floats(hf_layer(index, self._norm_of(norm)) + ".weight")
+        return LayerWeights(**linears, **norms)  # pyright: ignore[reportArgumentType]
+
+    def _norm_of(self, norm: str) -> str:
+        assert self._norms is not None
+        return self._norms[norm]
+
+    def _linear(self, name: str) -> TernaryMatrix:
+        """Codes and multiplier of one linear."""
+        if self._storage == "master":
+            weights = self._floats(name + ".weight")
+            return quantise_master(weights)
+        scale = self._floats(name + ".weight_scale").reshape(1)[0]
+        if self._storage == "divide":
+            if scale == 0:
+                raise ModelFileError(f"{self.directory}: tensor {name}.weight_scale is 0; the output is divided by it")
+            scale = np.float32(1) / scale
+        return TernaryMatrix(unpack_hf(self._tensors.read(name + ".weight"), name + ".weight"), float(scale))
+
+    def _table(self, name: str) -> FloatTable:
+        return FloatTable(self._tensors.read(name), FLOAT_TYPES[self._tensors.info(name).dtype])
+
+    def _floats(self, name: str) -> NDArray[np.float32]:
+        """A float tensor as float32. Raises ModelFileError when a value is not finite."""
+        data = self._tensors.read(name)
+        if self._tensors.info(name).dtype == "BF16":
+            values = (data.astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = data.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{self.directory}: tensor {name} holds values that are not finite")
+        return values
+
+    def _check_tensors(self) -> None:
+        """Check that each tensor is there, with the shape and a dtype that the config asks for, and that no other is."""
+        expected: set[str] = set()
+
+        def check(name: str, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> None:
+            info = self._tensors.info(name)
+            if info.shape not in shapes:
+                raise ModelFileError(
+                    f"{self.directory}: tensor {name} has shape {info.shape}; the config asks for {shapes[0]}"
+                )
+            if info.dtype not in dtypes:
+                raise ModelFileError(
+                    f"{self.directory}: tensor {name} has dtype {info.dtype}; expected {' or '.join(dtypes)}"
+                )
+            expected.add(name)
+
+        config, floats = self.config, tuple(FLOAT_TYPES)
+        table = ((config.vocab_size, config.hidden_size),)
+        check(HF_EMBEDDING, table, floats)
+        if not config.tie_word_embeddings or HF_HEAD in self._tensors:
+            check(HF_HEAD, table, floats)
+        check(HF_FINAL_NORM, ((config.hidden_size,),), floats)
+        for index in range(config.num_layers):
+            for norm, size in norm_sizes(config).items():
+                check(hf_layer(index, self._norm_of(norm)) + ".weight", ((size,),), floats)
+            for projection, (rows, columns) in projection_shapes(config).items():
+                name = hf_layer(index, HF_PROJECTIONS[projection])
+                if self._storage == "master":
+                    check(name + ".weight", ((rows, columns),), floats)
+                else:
+                    check(name + ".weight", ((rows // 4, columns),), ("U8",))
+                    check(name + ".weight_scale", ((1,), ()), floats)
+        for name in self._tensors.names():
+            # Old checkpoints carry the rotary frequencies, which follow from the config.
+            if name not in expected and not name.endswith(".rotary_emb.inv_freq"):
+                raise ModelFileError(f"{self.directory}: tensor {name} has no place in this model (config.json)")
+
+
+def _norm_names(tensors: SafetensorsModel) -> Mapping[str, str] | None:
+    """The naming of the file's sub-norms, or None when it has none."""
+    for names in (HF_NORMS, HF_OLD_NORMS):
+        if hf_layer(0, names["attn_sub_norm"]) + ".weight" in tensors:
+            return names
+    return None
+
+
+def _storage(config: Mapping[str, Any], tensors: SafetensorsModel, sub_norms: bool) -> Storage:
+    """How the file stores its ternary weights, told by the dtype of the first one and the quantization_config."""
+    first = hf_layer(0, HF_PROJECTIONS["q"])
+    dtype = tensors.info(first + ".weight").dtype
+    quantization = cast("Mapping[str, Any]", config.get("quantization_config") or {})
+    if dtype == "U8":
+        if quantization.get("quantization_mode") == "online":
+            raise ModelFileError(
+                f"{tensors.directory}: config.json has quantization_mode online, which is for float weights, "
+                f"but {first}.weight is packed (U8)"
+            )
+        return "multiply" if quantization.get("linear_class") == "autobitlinear" else "divide"
+    if first + ".weight_scale" in tensors:
+        raise ModelFileError(
+            f"{tensors.directory}: tensor {first}.weight has dtype {dtype}; expected U8 (packed ternary)"
+        )
+    if not quantization and not sub_norms:
+        raise ModelFileError(
+            f"{tensors.directory}: not a ternary model: its weights are {dtype} and config.json has no "
+            "quantization_config"
+        )
+    return "master"
+
+
+def _equal_tables(a: FloatTable, b: FloatTable) -> bool:
+    """Whether two tables hold the same bits."""
+    return a.dtype == b.dtype and np.array_equal(a.data, b.data)
