@@ -1,7 +1,7 @@
 """Print the n-th ``sh`` block of README.md, so that CI runs what a reader would run.
 
-    python tools/readme_command.py 1     # install, and the main job
-    python tools/readme_command.py 2     # install, and the tests
+python tools/readme_command.py 1     # install, and the main job
+python tools/readme_command.py 2     # install, and the tests
 """
 
 from __future__ import annotations
