@@ -233,6 +233,10 @@ class Backend(ABC):
     def zero(self, buffer: Buffer) -> None:
         """buffer = 0."""
 
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        """target f32 [T, D] = source f32 [T, D]."""
+        self.rms_norm_quant(source, None, 0.0, target, None, None)
+
     @abstractmethod
     def embed(self, tokens: Buffer, table: Table, x: Buffer) -> None:
         """x f32 [T, D] = table[tokens i32 [T]]."""
