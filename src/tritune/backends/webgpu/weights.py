@@ -1,0 +1,109 @@
+"""Frozen matrices on the device: ternary weights and 16-bit tables, and how their host arrays become device words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritune.backends.base import Array, DType, Table, TernaryWeight
+from tritune.errors import DeviceError
+
+from .buffers import Memory, WebGPUBuffer, item_bytes
+
+CODES_A_WORD = 16
+# Sums of products of an int8 and a ternary number stay exact in f32 up to 2^24.
+MAX_IN_FEATURES = (1 << 24) // 128
+
+
+class WebGPUTernary(TernaryWeight):
+    """A ternary matrix as 2-bit codes w + 1, and the scale of each row.
+
+    words u32 [N, ceil(K / 16)]: the code of column k lies in word k // 16 at bit 8 * (k % 4) + 2 * (k // 4 % 4), so that
+    ``(word >> 2 * j) & 0x03030303`` holds columns 4j … 4j + 3 as four bytes. Columns beyond K hold the code of zero.
+    """
+
+    def __init__(self, words: WebGPUBuffer, row_scales: WebGPUBuffer, parts: tuple[int, ...], in_features: int) -> None:
+        self.words = words  # u32 [N, ceil(K / 16)]
+        self.row_scales = row_scales  # f32 [N]
+        self.parts = parts
+        self.out_features = sum(parts)
+        self.in_features = in_features
+        self.nbytes = words.nbytes + row_scales.nbytes
+
+
+@dataclass(frozen=True)
+class TableShard:
+    """Rows ``first_row`` … ``first_row + rows - 1`` of a table."""
+
+    first_row: int
+    rows: int
+    buffer: WebGPUBuffer  # [rows, D] in the table's dtype
+
+
+class WebGPUTable(Table):
+    """A [V, D] table in shards that each fit into one binding."""
+
+    def __init__(self, shards: tuple[TableShard, ...], columns: int, dtype: DType) -> None:
+        self.shards = shards
+        self.rows = sum(shard.rows for shard in shards)
+        self.columns = columns
+        self.dtype: DType = dtype
+        self.nbytes = sum(shard.buffer.nbytes for shard in shards)
+
+
+def pack_codes(codes: NDArray[np.int8]) -> NDArray[np.uint32]:
+    """Ternary numbers int8 [N, K] as words u32 [N, ceil(K / 16)]: see WebGPUTernary."""
+    rows, columns = codes.shape
+    words = -(-columns // CODES_A_WORD)
+    padded = np.ones((rows, words * CODES_A_WORD), dtype=np.uint8)
+    padded[:, :columns] = codes.view(np.uint8) + np.uint8(1)  # -1 is 255, and wraps to 0
+    by_byte = padded.reshape(rows, words, 4, 4)  # [.., j, b]: column 4j + b
+    packed = by_byte[:, :, 0] | by_byte[:, :, 1] << 2 | by_byte[:, :, 2] << 4 | by_byte[:, :, 3] << 6
+    return np.ascontiguousarray(packed).view("<u4").reshape(rows, words).astype(np.uint32, copy=False)
+
+
+def upload_ternary(
+    memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float]], max_binding: int
+) -> WebGPUTernary:
+    """See Backend.pack_ternary. Raises DeviceError for shapes or values that are not a ternary matrix."""
+    if not parts:
+        raise DeviceError("pack_ternary: no parts were given")
+    columns = parts[0][0].shape[-1]
+    for codes, _ in parts:
+        if codes.dtype != np.int8 or codes.ndim != 2 or codes.shape[1] != columns:
+            raise DeviceError(f"pack_ternary: expected int8 [n, {columns}], found {codes.dtype} {codes.shape}")
+        if codes.size and (int(codes.min()) < -1 or int(codes.max()) > 1):
+            raise DeviceError(f"pack_ternary: values from {codes.min()} to {codes.max()}, expected -1, 0 and 1")
+    if columns % 4 or not 0 < columns <= MAX_IN_FEATURES:
+        raise DeviceError(f"pack_ternary: {columns} columns, expected a multiple of 4 up to {MAX_IN_FEATURES}")
+    packed = np.concatenate([pack_codes(codes) for codes, _ in parts])
+    if packed.nbytes > max_binding:
+        raise DeviceError(f"pack_ternary: {packed.nbytes} bytes exceed the device's binding limit of {max_binding}")
+    sizes = tuple(codes.shape[0] for codes, _ in parts)
+    row_scales = np.repeat(np.array([scale for _, scale in parts], dtype=np.float32), sizes)
+    words_buffer, scales_buffer = memory.empty(packed.shape, "u32"), memory.empty(row_scales.shape, "f32")
+    memory.write(words_buffer, packed)
+    memory.write(scales_buffer, row_scales)
+    return WebGPUTernary(words_buffer, scales_buffer, sizes, columns)
+
+
+def upload_table(memory: Memory, array: Array, dtype: DType, max_binding: int) -> WebGPUTable:
+    """See Backend.table. Raises DeviceError for another dtype or shape, or when one row exceeds the binding limit."""
+    if dtype not in ("f32", "f16", "bf16"):
+        raise DeviceError(f"a table is f32, f16 or bf16, found {dtype}")
+    if array.ndim != 2 or array.shape[1] % 4:
+        raise DeviceError(f"a table is [rows, columns] with columns a multiple of 4, found {array.shape}")
+    rows, columns = array.shape
+    most = max_binding // (columns * item_bytes(dtype))
+    if most < 1:
+        raise DeviceError(f"one row of a table ({columns} {dtype}) exceeds the device's binding limit of {max_binding} bytes")
+    shards: list[TableShard] = []
+    for first in range(0, rows, most):
+        part = array[first : first + most]
+        buffer = memory.empty(part.shape, dtype)
+        memory.write(buffer, part)
+        shards.append(TableShard(first, part.shape[0], buffer))
+    return WebGPUTable(tuple(shards), columns, dtype)
