@@ -1,0 +1,66 @@
+// cross_entropy: nll[r] = logsumexp(logits[r]) - logits[r, targets[r]]; variant `backward`: logits become their gradient,
+// coefficients[r] * (softmax - onehot), in place.
+//
+// logits f32 [R, V]; targets i32 [R], -1 = spare row (nll 0, gradient 0); coefficients, nll f32 [R].
+// Work: one workgroup a row; a pass with a running maximum and sum a thread, and one for the gradient.
+
+{% import "prelude.wgsl" as prelude with context %}
+{{ prelude.params("R: u32", "V: u32") }}
+{{ binding("logits", "array<f32>") }}
+{{ binding("targets", "array<i32>") }}
+{{ binding("nll", "array<f32>") }}
+{% if backward %}{{ binding("coefficients", "array<f32>") }}{% endif %}
+
+const LOWEST = -3.4028234e38;
+
+var<workgroup> row_target: i32;
+
+{{ prelude.functions() }}
+{{ prelude.reduce("max", "f32") }}
+{{ prelude.reduce("sum", "f32") }}
+{{ prelude.main() }}
+    let row = workgroup_1d(wg, grid);
+    if row >= params.R {
+        return;
+    }
+    if li == 0u {
+        row_target = targets[row];
+    }
+    let goal = workgroupUniformLoad(&row_target);
+    let first = row * params.V;
+    if goal < 0 {
+{% if backward %}
+        for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
+            logits[first + i] = 0.0;
+        }
+{% endif %}
+        if li == 0u {
+            nll[row] = 0.0;
+        }
+        return;
+    }
+    var top = LOWEST;
+    var total = 0.0;
+    for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
+        let x = logits[first + i];
+        if x > top {
+            total *= exp(top - x);
+            top = x;
+        }
+        total += exp(x - top);
+    }
+    let row_top = workgroup_max_f32(top);
+    let row_total = workgroup_sum_f32(total * exp(top - row_top));
+    let lse = row_top + log(row_total);
+    if li == 0u {
+        nll[row] = lse - logits[first + u32(goal)];
+    }
+{% if backward %}
+    workgroupBarrier();  // the first thread has read the target's logit
+    let coefficient = coefficients[row];
+    for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
+        let probability = exp(logits[first + i] - lse);
+        logits[first + i] = coefficient * select(probability, probability - 1.0, i == u32(goal));
+    }
+{% endif %}
+}

@@ -1,0 +1,210 @@
+// sample: draw one token from each sequence's logits, by thresholds and a Gumbel-max; ops/sample.py is the definition.
+//
+// logits f32 [S, V]; settings f32 [S, 4] SAMPLE_SETTINGS; state u32 [S, 4] SAMPLE_STATE (draw += 1); seen, allowed u32
+// [S, ceil(V / 32)], bit v % 32 of word v / 32 (the drawn token is added to seen; variant `masked`: allowed is there);
+// token i32 [S], =; logprob f32 [S], = the token's log-softmax in the unchanged logits.
+// Work: one workgroup a sequence, passes over V. The k-th largest logit is found by four passes over bytes of a key that
+// sorts like the float, top-p's threshold by bisection of that key. Thresholds are found before the division by the
+// temperature, which changes no order.
+
+{% import "prelude.wgsl" as prelude with context %}
+{{ prelude.params("S: u32", "V: u32", "words: u32") }}
+{{ binding("logits", "array<f32>") }}
+{{ binding("settings", "array<vec4<f32>>") }}
+{{ binding("state", "array<vec4<u32>>") }}
+{{ binding("seen", "array<u32>") }}
+{{ binding("token", "array<i32>") }}
+{{ binding("logprob", "array<f32>") }}
+{% if masked %}{{ binding("allowed", "array<u32>") }}{% endif %}
+
+const THREADS = {{ workgroup_size }}u;
+const LOWEST = -3.4028234e38;  // of a token that is not allowed: below every finite logit
+
+var<workgroup> row_settings: vec4<f32>;
+var<workgroup> row_state: vec4<u32>;
+var<workgroup> histogram: array<atomic<u32>, 256>;
+var<workgroup> found: vec2<u32>;
+
+{{ prelude.functions() }}
+{{ prelude.reduce("max", "f32") }}
+{{ prelude.reduce("sum", "f32") }}
+{{ prelude.argmax() }}
+
+fn has_bit(word: u32, v: u32) -> bool {
+    return ((word >> (v % 32u)) & 1u) == 1u;
+}
+
+// The logit after the repetition penalty and the mask.
+fn penalised(row: u32, v: u32, penalty: f32) -> f32 {
+    let x = logits[row * params.V + v];
+    let at = row * params.words + v / 32u;
+{% if masked %}
+    if !has_bit(allowed[at], v) {
+        return LOWEST;
+    }
+{% endif %}
+    if has_bit(seen[at], v) {
+        return select(x * penalty, x / penalty, x > 0.0);
+    }
+    return x;
+}
+
+// An unsigned number that sorts like the float.
+fn key_of(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+}
+
+fn hash_u32(x: u32) -> u32 {
+    let state = x * 747796405u + 2891336453u;
+    let word = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;
+    return (word >> 22u) ^ word;
+}
+
+// -log(-log(u)) with u = (n + 1/2) / 2^24, n the hash's upper 24 bits. Near u = 1 a float cannot hold u, and log is too
+// coarse: there -log(u) is the series of w = 1 - u, which is exact.
+fn gumbel(hash: u32) -> f32 {
+    let n = hash >> 8u;
+    let w = (f32(0xffffffu - n) + 0.5) * 5.9604645e-8;
+    var exponential = w * (1.0 + w * (0.5 + w * (0.33333333 + w * (0.25 + w * (0.2 + w * 0.16666667)))));
+    if w > 0.03 {
+        exponential = -log((f32(n) + 0.5) * 5.9604645e-8);
+    }
+    return -log(exponential);
+}
+
+// The key of the k-th largest logit (0 < k <= V).
+fn top_k_key(row: u32, li: u32, penalty: f32, k: u32) -> u32 {
+    var prefix = 0u;
+    var rank = k;
+    for (var digit = 0u; digit < 4u; digit++) {
+        let shift = 24u - 8u * digit;
+        for (var i = li; i < 256u; i += THREADS) {
+            atomicStore(&histogram[i], 0u);
+        }
+        workgroupBarrier();
+        for (var v = li; v < params.V; v += THREADS) {
+            let key = key_of(penalised(row, v, penalty));
+            if digit == 0u || (key >> (shift + 8u)) == prefix {
+                atomicAdd(&histogram[(key >> shift) & 255u], 1u);
+            }
+        }
+        workgroupBarrier();
+        if li == 0u {
+            var bin = 255u;
+            var count = atomicLoad(&histogram[bin]);
+            while count < rank && bin > 0u {
+                rank -= count;
+                bin -= 1u;
+                count = atomicLoad(&histogram[bin]);
+            }
+            found = vec2<u32>(bin, rank);
+        }
+        let digit_found = workgroupUniformLoad(&found);
+        prefix = (prefix << 8u) | digit_found.x;
+        rank = digit_found.y;
+    }
+    return prefix;
+}
+
+// Σ exp((logit - top) / temperature) over the tokens at or above a key.
+fn mass_from(row: u32, li: u32, penalty: f32, key: u32, top: f32, temperature: f32) -> f32 {
+    var mass = 0.0;
+    for (var v = li; v < params.V; v += THREADS) {
+        let x = penalised(row, v, penalty);
+        if x > LOWEST && key_of(x) >= key {
+            mass += exp((x - top) / temperature);
+        }
+    }
+    return workgroup_sum_f32(mass);
+}
+
+// The largest key from which on the mass reaches top_p of that from `lowest` on.
+fn top_p_key(row: u32, li: u32, penalty: f32, lowest: u32, top: f32, temperature: f32, top_p: f32) -> u32 {
+    let goal = top_p * mass_from(row, li, penalty, lowest, top, temperature);
+    // Logits 80 temperatures below the top weigh e^-80: the search need not begin below them.
+    var low = max(lowest, key_of(max(top - 80.0 * temperature, LOWEST)));
+    var high = key_of(top) + 1u;
+    while high - low > 1u {
+        let middle = low + (high - low) / 2u;
+        if mass_from(row, li, penalty, middle, top, temperature) >= goal {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// The smallest key that top-k, top-p and min-p keep.
+fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
+    var lowest = 0u;
+    if top_k > 0u && top_k < params.V {
+        lowest = top_k_key(row, li, chosen.w, top_k);
+    }
+    if chosen.y < 1.0 {
+        lowest = top_p_key(row, li, chosen.w, lowest, top, chosen.x, chosen.y);
+    }
+    if chosen.z > 0.0 {
+        lowest = max(lowest, key_of(min(top, top + chosen.x * log(chosen.z))));
+    }
+    return lowest;
+}
+
+{{ prelude.main() }}
+    let row = workgroup_1d(wg, grid);
+    if row >= params.S {
+        return;
+    }
+    if li == 0u {
+        row_settings = settings[row];
+        row_state = state[row];
+    }
+    let chosen = workgroupUniformLoad(&row_settings);  // temperature, top_p, min_p, repetition_penalty
+    let drawn = workgroupUniformLoad(&row_state);      // top_k, seed, draw
+    var raw_top = LOWEST;
+    var raw_total = 0.0;
+    var thread_top = LOWEST;
+    for (var v = li; v < params.V; v += THREADS) {
+        let x = logits[row * params.V + v];
+        if x > raw_top {
+            raw_total *= exp(raw_top - x);
+            raw_top = x;
+        }
+        raw_total += exp(x - raw_top);
+        thread_top = max(thread_top, penalised(row, v, chosen.w));
+    }
+    let all_top = workgroup_max_f32(raw_top);
+    let lse = all_top + log(workgroup_sum_f32(raw_total * exp(raw_top - all_top)));
+    let top = workgroup_max_f32(thread_top);
+
+    let random = chosen.x > 0.0;
+    var lowest = 0u;
+    if random {
+        lowest = kept_key(row, li, top, chosen, drawn.x);
+    }
+    let stream = hash_u32(hash_u32(drawn.y) + drawn.z);
+    var best = LOWEST;
+    var best_token = 0xffffffffu;
+    for (var v = li; v < params.V; v += THREADS) {
+        var x = penalised(row, v, chosen.w);
+        if x > LOWEST && key_of(x) >= lowest {
+            if random {
+                x = x / chosen.x + gumbel(hash_u32(stream + v));
+            }
+            if x > best || best_token == 0xffffffffu {
+                best = x;
+                best_token = v;
+            }
+        }
+    }
+    let winner = workgroup_argmax(best, best_token);
+    if li == 0u {
+        let drawn_token = min(winner.index, params.V - 1u);
+        token[row] = i32(drawn_token);
+        logprob[row] = logits[row * params.V + drawn_token] - lse;
+        let at = row * params.words + drawn_token / 32u;
+        seen[at] |= 1u << (drawn_token % 32u);
+        state[row].z += 1u;
+    }
+}

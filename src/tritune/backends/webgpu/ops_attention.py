@@ -1,0 +1,148 @@
+"""Rotary embedding and attention, over the paged cache and inside packed sequences."""
+
+from __future__ import annotations
+
+from tritune.backends.base import Buffer, Rows
+from tritune.errors import DeviceError
+
+from .core import WebGPUCore
+
+MAX_HEAD_DIM = 256
+ROW_TILE = 16
+"""Rows (or keys, for dk and dv) of a workgroup of the causal attention kernels."""
+
+
+class AttentionOps(WebGPUCore):
+    """See Backend for each op's contract, kernels/<op>.wgsl for its layout and work split."""
+
+    def rope(self, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
+        """See Backend.rope."""
+        self._rope(qkv, table, rows, heads + kv_heads, head_dim, 1.0)
+
+    def rope_backward(self, dqkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
+        """See Backend.rope_backward."""
+        self._rope(dqkv, table, rows, heads + kv_heads, head_dim, -1.0)
+
+    def _rope(self, qkv: Buffer, table: Buffer, rows: Rows, rotated: int, head_dim: int, sign: float) -> None:
+        check_head_dim("rope", head_dim)
+        num_rows, stride = qkv.shape
+        self.dispatch(
+            "rope",
+            params=[num_rows, rotated, head_dim // 2, stride, sign],
+            buffers=[qkv, table, rows.positions],
+            grid=(num_rows, 1, 1),
+        )
+
+    def rope_cache(
+        self,
+        qkv: Buffer,
+        table: Buffer,
+        rows: Rows,
+        q: Buffer,
+        k_cache: Buffer,
+        v_cache: Buffer,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """See Backend.rope_cache."""
+        check_head_dim("rope_cache", head_dim)
+        block_tables = tables_of("rope_cache", rows)
+        blocks, _, block_size, _ = k_cache.shape
+        num_rows = qkv.shape[0]
+        self.dispatch(
+            "rope_cache",
+            params=[num_rows, heads, kv_heads, head_dim // 2, block_size, block_tables.shape[1], blocks],
+            buffers=[qkv, table, rows.positions, rows.sequence, block_tables, q, k_cache, v_cache],
+            grid=(num_rows, 1, 1),
+            variant={"half_cache": k_cache.dtype == "f16"},
+        )
+
+    def paged_attention(
+        self,
+        q: Buffer,
+        k_cache: Buffer,
+        v_cache: Buffer,
+        rows: Rows,
+        o: Buffer,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """See Backend.paged_attention."""
+        check_head_dim("paged_attention", head_dim)
+        block_tables = tables_of("paged_attention", rows)
+        params = [heads, kv_heads, head_dim // 2, k_cache.shape[2], block_tables.shape[1], head_dim**-0.5]
+        self.dispatch(
+            "paged_attention",
+            params=params,
+            buffers=[q, k_cache, v_cache, rows.positions, rows.sequence, block_tables, o],
+            grid=(q.shape[0], heads, 1),
+            variant={"half_cache": k_cache.dtype == "f16"},
+        )
+
+    def causal_attention(
+        self, qkv: Buffer, rows: Rows, o: Buffer, lse: Buffer, heads: int, kv_heads: int, head_dim: int
+    ) -> None:
+        """See Backend.causal_attention."""
+        check_head_dim("causal_attention", head_dim)
+        self.dispatch(
+            "causal_attention",
+            params=[qkv.shape[0], heads, kv_heads, head_dim**-0.5],
+            buffers=[qkv, rows.positions, o, lse],
+            grid=(-(-qkv.shape[0] // ROW_TILE), heads, 1),
+            variant={"head_dim": head_dim},
+        )
+
+    def causal_attention_backward(
+        self,
+        qkv: Buffer,
+        o: Buffer,
+        lse: Buffer,
+        do: Buffer,
+        rows: Rows,
+        dqkv: Buffer,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        delta: Buffer,
+    ) -> None:
+        """See Backend.causal_attention_backward."""
+        check_head_dim("causal_attention_backward", head_dim)
+        num_rows = qkv.shape[0]
+        count = num_rows * heads
+        self.dispatch(
+            "causal_attention_backward_delta",
+            params=[count, head_dim // 4],
+            buffers=[o, do, delta],
+            grid=(-(-count // self.device.workgroup_size), 1, 1),
+        )
+        params = [num_rows, heads, kv_heads, head_dim**-0.5]
+        tiles = -(-num_rows // ROW_TILE)
+        self.dispatch(
+            "causal_attention_backward_q",
+            params=params,
+            buffers=[qkv, rows.positions, do, lse, delta, dqkv],
+            grid=(tiles, heads, 1),
+            variant={"head_dim": head_dim},
+        )
+        self.dispatch(
+            "causal_attention_backward_kv",
+            params=params,
+            buffers=[qkv, rows.positions, rows.sequence, rows.q_start, do, lse, delta, dqkv],
+            grid=(tiles, kv_heads, 1),
+            variant={"head_dim": head_dim},
+        )
+
+
+def check_head_dim(op: str, head_dim: int) -> None:
+    """Raises DeviceError for a head size that the kernels do not know."""
+    if head_dim % 4 or not 0 < head_dim <= MAX_HEAD_DIM:
+        raise DeviceError(f"{op}: head size {head_dim}, expected a multiple of 4 up to {MAX_HEAD_DIM}")
+
+
+def tables_of(op: str, rows: Rows) -> Buffer:
+    """The block tables of a batch. Raises DeviceError when it has none."""
+    if rows.block_tables is None:
+        raise DeviceError(f"{op}: the batch has no block tables")
+    return rows.block_tables
