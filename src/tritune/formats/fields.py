@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from tritune.errors import ModelFileError
 
@@ -39,7 +39,7 @@ class Fields:
             value = int(value)
         if not is_integer(value) or not minimum <= value <= maximum:
             raise self.error(key, f"an integer from {minimum} to {maximum}")
-        return int(value)
+        return value
 
     def number(self, key: str, default: float | None = None, *, minimum: float = 0.0, exclusive: bool = False) -> float:
         """A finite number >= minimum (> minimum if exclusive)."""
@@ -88,12 +88,12 @@ class Fields:
         return Fields(cast("dict[str, Any]", value), f"{self.where}: {key}")
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Whether a value is an integer and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is an integer or a float and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

@@ -62,8 +62,11 @@ class ModelConfig:
             "kv_heads * head_dim": self.kv_size,
         }
         for label, value in sizes.items():
-            if value % 4:
-                raise ModelFileError(f"{where}: {label} is {value}; expected a multiple of 4")
+            if value < 1 or value % 4:
+                raise ModelFileError(f"{where}: {label} is {value}; expected a positive multiple of 4")
+        for label in ("vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "max_positions"):
+            if getattr(self, label) < 1:
+                raise ModelFileError(f"{where}: {label} is {getattr(self, label)}; expected a positive number")
         if self.head_dim % 2:
             raise ModelFileError(f"{where}: head_dim is {self.head_dim}; expected an even number (rotary pairs)")
         if self.num_heads % self.num_kv_heads:

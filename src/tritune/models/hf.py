@@ -114,7 +114,7 @@ class HFSource(ModelSource):
         return values
 
     def _check_tensors(self) -> None:
-        """Check that each tensor is there, with the shape and a dtype that the config asks for, and that no other is."""
+        """Check that each tensor is there, with the shape and a dtype that the config asks for, and no other."""
         expected: set[str] = set()
 
         def check(name: str, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ def download(model_id: str, *, progress: bool = True) -> Path:
 
 def _silent_bar() -> type[Any]:
     """A progress bar that shows nothing."""
-    from tqdm import tqdm
+    from huggingface_hub.utils import tqdm
 
     class Silent(tqdm):  # pyright: ignore[reportMissingTypeArgument]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
