@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tritune.backends.base import Backend, Buffer, LoRA, LoRAGrad
+from tritune.backends.base import Backend, Buffer, Dropout, LoRA, LoRAGrad
 from tritune.errors import AdapterError
 from tritune.lora.adapter import Adapter
 from tritune.lora.layout import ALIGNMENT, GroupKey, make_layout
@@ -31,6 +31,7 @@ class AdapterPool:
         self.flat = backend.empty((self.layout.size,))
         stride = -(-entries * max(len(g.parts) for g in self.layout.groups.values()) // ALIGNMENT) * ALIGNMENT
         self._scales = backend.empty((stride * max(1, len(self.layout.a_offsets)),))
+        self._dropout: tuple[float, Buffer] | None = None
         self._scale_offsets = {key: i * stride for i, key in enumerate(self.layout.a_offsets)}
 
     @classmethod
@@ -73,6 +74,11 @@ class AdapterPool:
         """The parameters as they are on the device now."""
         return self.backend.read(self.flat).astype(np.float32, copy=False)
 
+    @property
+    def rank(self) -> int:
+        """The rank that all entries are padded to."""
+        return self.layout.rank
+
     def adapts(self, layer: int, group: str) -> bool:
         """Whether any adapter of the pool may touch the group."""
         return (layer, group) in self.layout.a_offsets
@@ -91,6 +97,18 @@ class AdapterPool:
             down=down,
             down_grad=down_grad,
         )
+
+    def set_dropout(self, rate: float, state: Buffer) -> None:
+        """Drop elements of the LoRA inputs from now on; state u32 [2] holds (seed, step). For training."""
+        self._dropout = (rate, state) if rate > 0 else None
+
+    def dropout(self, layer: int, group: str) -> Dropout | None:
+        """The dropout of a group's LoRA input, if there is any."""
+        if self._dropout is None:
+            return None
+        rate, state = self._dropout
+        names = list(self.layout.groups)
+        return Dropout(rate, layer * len(names) + names.index(group), state)
 
     def grad(self, flat_grad: Buffer, layer: int, group: str) -> LoRAGrad | None:
         """The group's pieces of a gradient laid out like the pool's flat buffer."""

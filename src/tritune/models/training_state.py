@@ -1,0 +1,251 @@
+"""TrainingState: the buffers and programs of a forward and backward over packed sequences.
+
+One micro-batch is one submit: forward, loss, backward, each a program so that the head's can be as short as the number of
+trained rows allows. Gradients and losses are summed, un-normalised, on the device; ``update`` ends an optimizer step.
+
+By default a block's input is saved and its inside computed again in backward; ``recompute=False`` keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritune.backends.base import LOSS_TOTALS, OPTIMIZER_SETTINGS, OPTIMIZER_STATE, Backend, Buffer, Program, Rows
+from tritune.models.backward import BackwardBuffers, block_backward
+from tritune.models.batch import Piece, RowBuffers
+from tritune.models.bitnet import BitNet
+from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers
+
+HEAD_BYTES = 64 << 20
+"""Most memory that the logits of a chunk of rows may take."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Packed sequences and what is trained in them."""
+
+    pieces: Sequence[Piece]
+    targets: NDArray[np.int32]  # [rows]: the token that a row is trained to predict, -1 = none
+
+
+@dataclass(frozen=True)
+class SavedActivations:
+    """What backward needs of each layer: its input, and its inside (one set shared by all layers when it is recomputed)."""
+
+    inputs: list[Buffer]  # f32 [T, D] of layer 0 … L; the last one is the final hidden state
+    blocks: list[BlockBuffers]
+
+
+class TrainingState:
+    """Buffers and programs for micro-batches of at most ``max_rows`` rows.
+
+    adapters is a pool of one entry; flat_grad (laid out like it) receives the gradient, ``+=``. Layers below start_layer
+    get no gradient.
+    """
+
+    def __init__(
+        self,
+        model: BitNet,
+        adapters: Adapters,
+        parameters: Buffer,
+        *,
+        max_rows: int,
+        max_sequences: int | None = None,
+        start_layer: int = 0,
+        recompute: bool = True,
+    ) -> None:
+        backend, config = model.backend, model.config
+        self.model = model
+        self.adapters = adapters
+        self.max_rows = max_rows
+        self.start_layer = start_layer
+        self.recompute = recompute
+        self.rows = RowBuffers(backend, max_rows, max_sequences or max_rows)
+        self.parameters = parameters
+        self.grads, self.m, self.v = (backend.empty(parameters.shape) for _ in range(3))
+        self.totals = backend.empty((len(LOSS_TOTALS),))
+        self.settings = backend.empty((len(OPTIMIZER_SETTINGS),))
+        self.optimizer_state = backend.empty((len(OPTIMIZER_STATE),))
+        self._saved = self._make_saved()
+        self._quant = QuantBuffers.make(backend, config, max_rows)
+        self._back = BackwardBuffers.make(backend, config, max_rows, adapters.rank)
+        self._head = LossHead(model, max_rows)
+        self._forward = self._record_forward()
+        self._backward = self._record_backward()
+        self._update: Program | None = None
+
+    def _make_saved(self) -> SavedActivations:
+        backend, config, rank = self.model.backend, self.model.config, self.adapters.rank
+        count = 1 if self.recompute else config.num_layers
+        shape = (self.max_rows, config.hidden_size)
+        return SavedActivations(
+            inputs=[backend.empty(shape) for _ in range(config.num_layers + 1)],
+            blocks=[
+                BlockBuffers.make(backend, config, self.max_rows, rank, floats=self.model.floats, training=True)
+                for _ in range(count)
+            ],
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """The device."""
+        return self.model.backend
+
+    # -- what callers do ----------------------------------------------------------------------------------------------
+    def forward_backward(self, batch: MicroBatch, *, update: bool = False) -> None:
+        """Add a micro-batch's gradient, loss and number of trained tokens; one submit, nothing is read back.
+
+        update: end the optimizer step in the same submit (write ``settings`` before).
+        """
+        self.backend.submit([*self._programs(batch, backward=True), *([self.update_program()] if update else [])])
+
+    def forward_loss(self, batch: MicroBatch) -> None:
+        """Add a micro-batch's loss and number of trained tokens, without a gradient."""
+        self.backend.submit(self._programs(batch, backward=False))
+
+    def _programs(self, batch: MicroBatch, backward: bool) -> list[Program]:
+        self.rows.write(batch.pieces, self.max_rows)
+        head = self._head.prepare(batch.targets, self._saved.inputs[-1], self.totals, self._back.dx, backward)
+        return [self._forward, head, *([self._backward] if backward else [])]
+
+    def update_program(self) -> Program:
+        """Norm, clipping, finite check and AdamW; clears the gradients and the step's totals."""
+        if self._update is None:
+            with self.backend.record() as program:
+                self.backend.global_norm(self.grads, self.totals, self.settings, self.optimizer_state)
+                self.backend.adamw(self.parameters, self.grads, self.m, self.v, self.settings, self.optimizer_state)
+            self._update = program
+        return self._update
+
+    def prepare(self) -> None:
+        """Make every program now, so that no device object is made in the step loop."""
+        self.update_program()
+        self._head.prepare_all(self._saved.inputs[-1], self.totals, self._back.dx)
+
+    # -- programs -----------------------------------------------------------------------------------------------------
+    def _block(self, index: int) -> BlockBuffers:
+        return self._saved.blocks[0 if self.recompute else index]
+
+    def _forward_block(self, index: int, rows: Rows) -> None:
+        model, block = self.model, self._block(index)
+        x, out = self._saved.inputs[index : index + 2]
+        assert block.mid is not None
+
+        def attend(_: int, buffers: BlockBuffers) -> None:
+            assert buffers.lse is not None
+            self.backend.rope(buffers.qkv, model.rope, rows, *model.heads)
+            self.backend.causal_attention(buffers.qkv, rows, buffers.o, buffers.lse, *model.heads)
+
+        model.block(index, rows, x, block.mid, out, block, self._quant, self.adapters, attend)
+
+    def _record_forward(self) -> Program:
+        rows = self.rows.rows
+        with self.backend.record() as program:
+            self.backend.embed(rows.tokens, self.model.embedding, self._saved.inputs[0])
+            for index in range(self.model.config.num_layers):
+                self._forward_block(index, rows)
+        return program
+
+    def _record_backward(self) -> Program:
+        rows, last = self.rows.rows, self.model.config.num_layers - 1
+        with self.backend.record() as program:
+            for index in range(last, self.start_layer - 1, -1):
+                if self.recompute and index != last:  # the last block's inside is still there
+                    self._forward_block(index, rows)
+                block_backward(
+                    self.model,
+                    index,
+                    rows,
+                    self._saved.inputs[index],
+                    self._block(index),
+                    self._back,
+                    self.adapters,
+                    self.grads,
+                    first=index == self.start_layer,
+                )
+        return program
+
+
+class LossHead:
+    """Final norm, logits, loss and their gradient, of the trained rows only, in chunks: logits never exist for all rows."""
+
+    def __init__(self, model: BitNet, max_rows: int) -> None:
+        backend, config = model.backend, model.config
+        self.model = model
+        self.sizes = _head_sizes(max_rows)
+        size = self.sizes[-1]
+        self.chunk = min(size, _chunk_rows(config.vocab_size))
+        self.index = backend.empty((size,), "i32")
+        self.targets = backend.empty((size,), "i32")
+        self.coefficients = backend.empty((size,))
+        self.nll = backend.empty((size,))
+        self._gathered = backend.empty((size, config.hidden_size))
+        self._normed = backend.empty((size, config.hidden_size))
+        self._logits = backend.empty((self.chunk, config.vocab_size))
+        self._programs: dict[tuple[int, bool], Program] = {}
+
+    def prepare(
+        self, targets: NDArray[np.int32], hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool
+    ) -> Program:
+        """Write a batch's targets (-1 = not trained) and return the program for their number."""
+        trained = np.flatnonzero(targets >= 0).astype(np.int32)
+        size = next(size for size in self.sizes if size >= len(trained))
+        index, goal = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+        index[: len(trained)], goal[: len(trained)] = trained, targets[trained]
+        backend = self.model.backend
+        backend.write(self.index.view(0, (size,)), index)
+        backend.write(self.targets.view(0, (size,)), goal)
+        backend.write(self.coefficients.view(0, (size,)), (goal >= 0).astype(np.float32))
+        return self._program(size, hidden, totals, dhidden, backward)
+
+    def prepare_all(self, hidden: Buffer, totals: Buffer, dhidden: Buffer) -> None:
+        """Make the training programs of all sizes."""
+        for size in self.sizes:
+            self._program(size, hidden, totals, dhidden, backward=True)
+
+    def _program(self, size: int, hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool) -> Program:
+        key = (size, backward)
+        if key not in self._programs:
+            with self.model.backend.record() as program:
+                self._record(size, hidden, totals, dhidden, backward)
+            self._programs[key] = program
+        return self._programs[key]
+
+    def _record(self, size: int, hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool) -> None:
+        model, backend = self.model, self.model.backend
+        eps, width = model.config.rms_norm_eps, model.config.hidden_size
+        index = self.index.view(0, (size,))
+        gathered, normed = (b.view(0, (size, width)) for b in (self._gathered, self._normed))
+        backend.gather_rows(hidden, index, gathered)
+        backend.rms_norm_quant(gathered, model.final_norm, eps, normed, None, None)
+        for start in range(0, size, self.chunk):
+            rows = min(self.chunk, size - start)
+            logits = self._logits.view(0, (rows, model.config.vocab_size))
+            part = normed.view(start * width, (rows, width))
+            targets, coefficients, nll = (b.view(start, (rows,)) for b in (self.targets, self.coefficients, self.nll))
+            backend.logits(part, model.head, logits)
+            backend.cross_entropy(logits, targets, coefficients, nll, backward)
+            if backward:
+                backend.logits_backward(logits, model.head, part)
+        backend.add_loss(self.nll.view(0, (size,)), self.coefficients.view(0, (size,)), totals)
+        if backward:
+            backend.rms_norm_backward(gathered, model.final_norm, eps, normed, normed)
+            backend.scatter_rows(normed, index, dhidden)
+
+
+def _chunk_rows(vocab_size: int) -> int:
+    """Rows of a chunk: as many as HEAD_BYTES allow, a power of two of at least 64 (views start at multiples of 64)."""
+    rows = 64
+    while rows < 1024 and 2 * rows * vocab_size * 4 <= HEAD_BYTES:
+        rows *= 2
+    return rows
+
+
+def _head_sizes(max_rows: int) -> list[int]:
+    """Numbers of head rows that have a program: an eighth, a quarter, a half, and all, in multiples of 64."""
+    rounded = sorted({max(64, -(-max_rows // (part * 64)) * 64) for part in (8, 4, 2, 1)})
+    return rounded if max_rows > 64 else [max_rows]
