@@ -1,0 +1,35 @@
+{#
+What the LoRA kernels share: the part of an output, and dropout's mask.
+
+Parts: the linear's N outputs are parts stacked one after the other (at most 4); `ends0` … `ends2` are the first outputs
+of parts 1 … 3, 0xffffffff where there is none.
+Dropout: element t * K + k of the input is kept where hash(seed, step, module, element) >= threshold, and multiplied by
+1 / (1 - rate); state u32 [2] holds seed and step. The hash is PCG's RXS-M-XS (O'Neill 2014; Jarzynski and Olano 2020).
+#}
+{% macro part_of() %}
+fn part_of(n: u32) -> u32 {
+    return u32(n >= params.ends0) + u32(n >= params.ends1) + u32(n >= params.ends2);
+}
+{% endmacro %}
+
+{% macro dropout_functions() %}
+{% if dropout %}
+var<private> dropout_prefix: u32;
+fn hash_u32(x: u32) -> u32 {
+    let state = x * 747796405u + 2891336453u;
+    let word = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;
+    return (word >> 22u) ^ word;
+}
+fn dropout_factor(element: u32) -> f32 {
+    return select(0.0, params.keep_scale, hash_u32(dropout_prefix + element) >= params.threshold);
+}
+{% else %}
+fn dropout_factor(element: u32) -> f32 { return 1.0; }
+{% endif %}
+{% endmacro %}
+
+{% macro dropout_setup() %}
+{% if dropout %}
+dropout_prefix = hash_u32(hash_u32(hash_u32(state[0]) + state[1]) + params.linear_index);
+{% endif %}
+{% endmacro %}
