@@ -72,7 +72,7 @@ class Adapter:
 
     @classmethod
     def load(cls, path: str | Path, model: HasConfig) -> Adapter:
-        """Read a PEFT directory, strictly. Raises AdapterError when it is damaged, not supported, or does not fit the model."""
+        """Read a PEFT directory, strictly. Raises AdapterError if it is damaged, not supported, or for another size."""
         from tritune.lora.peft import load_adapter
 
         return load_adapter(Path(path), model.config, model.name)

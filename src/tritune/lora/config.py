@@ -20,8 +20,8 @@ ALL_LINEAR = "all-linear"
 class LoRAConfig:
     """The settings of an adapter, under the field's names (peft's own are in lora/peft.py).
 
-    target_modules: ``"all-linear"``; a list of names, where a module's path equals the entry or ends with ``"." + entry``; or a
-    regular expression that must match the whole path (such as ``model.layers.0.self_attn.q_proj``).
+    target_modules: ``"all-linear"``; a list of names, where a module's path equals the entry or ends with
+    ``"." + entry``; or a regular expression that must match the whole path (``model.layers.0.self_attn.q_proj``).
     layers: indices of the layers to adapt; None means all. rank_pattern and alpha_pattern override rank and alpha where
     ``(.*\\.)?(pattern)$`` matches the path; the first that does wins.
     """
@@ -69,7 +69,8 @@ def lora_scale(alpha: float, rank: int, rslora: bool) -> float:
 def resolve_targets(config: LoRAConfig, model: ModelConfig) -> tuple[Target, ...]:
     """The projections that a configuration adapts in a model, in the model's order.
 
-    Raises ConfigError when an entry of target_modules, a layer or a pattern matches nothing, or a regular expression is not valid.
+    Raises ConfigError when an entry of target_modules, a layer or a pattern matches nothing, or a regular expression is
+    not valid.
     """
     layers = _layers(config, model)
     targets: list[Target] = []

@@ -1,8 +1,9 @@
 """Where each matrix of an adapter lies in its flat buffer: first every A, then every B, each group aligned.
 
-A pool of E adapters has the same layout with E copies of each matrix side by side, so an adapter's own buffer is a pool of
-one, and a group's A [E, P * rank, K] and B [E, N, rank] are single ranges that a kernel can bind. Ranks are padded with
-zeros to the largest; padding has zero gradient and stays zero. A projection of a group that is not adapted is all padding.
+A pool of E adapters has the same layout with E copies of each matrix side by side, so an adapter's own buffer is a pool
+of one, and a group's A [E, P * rank, K] and B [E, N, rank] are single ranges that a kernel can bind. Ranks are padded
+with zeros to the largest; padding has zero gradient and stays zero. A projection of a group that is not adapted is all
+padding.
 """
 
 from __future__ import annotations

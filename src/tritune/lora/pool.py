@@ -44,7 +44,10 @@ class AdapterPool:
         return pool
 
     def load(self, adapters: list[Adapter]) -> None:
-        """Put adapters into entries 0, 1, …; the pool's other entries become zero. Raises AdapterError if one does not fit."""
+        """Put adapters into entries 0, 1, …; the pool's other entries become zero.
+
+        Raises AdapterError if one does not fit.
+        """
         layout = self.layout
         flat: Floats = np.zeros(layout.size, np.float32)
         scales: Floats = np.zeros(self._scales.size, np.float32)

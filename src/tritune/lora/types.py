@@ -1,7 +1,7 @@
 """The adapter's types: small dataclasses over views of flat float32 arrays.
 
-An adapter's parameters, its gradient and its Adam moments are each one flat array with the same layout (lora/layout.py), so
-the optimizer is one pass, a checkpoint one tensor; these views give the pieces their names.
+An adapter's parameters, its gradient and its Adam moments are each one flat array with the same layout
+(lora/layout.py), so the optimizer is one pass, a checkpoint one tensor; these views give the pieces their names.
 """
 
 from __future__ import annotations
