@@ -170,6 +170,8 @@ class _HeaderReader:
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
         """Name, type, shape and offset of a tensor."""
         name = self._string()
+        if not name.isprintable():  # names stand in messages
+            raise ModelFileError(f"{self._path}: {short(name)} is not a tensor's name")
         dimensions = self._scalar("<I")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise ModelFileError(f"{self._path}: tensor {short(name)} has {dimensions} dimensions; expected 1 to 4")

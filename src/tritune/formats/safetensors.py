@@ -151,6 +151,8 @@ def _read_header(path: Path) -> tuple[dict[str, str], dict[str, TensorInfo]]:
     metadata = cast("Mapping[str, str]", header.pop("__metadata__", None) or {})
     infos: dict[str, TensorInfo] = {}
     for name, entry in header.items():
+        if not name.isprintable():  # names stand in messages
+            raise ModelFileError(f"{path}: {short(name)} is not a tensor's name")
         start, stop = (int(offset) for offset in entry["data_offsets"])
         if not 0 <= start <= stop <= size - 8 - length:
             raise ModelFileError(f"{path}: tensor {name} lies outside of the file")
