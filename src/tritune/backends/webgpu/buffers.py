@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tritune.backends.base import NUMPY_DTYPES, Array, Buffer, DType, Stats
 from tritune.errors import DeviceError, OutOfMemoryError
 
 from .device import Device
+
+Bytes = NDArray[np.uint8]
 
 BLOCK_ALIGNMENT = 256  # bytes; the largest offset alignment that WebGPU allows a device to ask for
 _FIRST_ARENA = 4 << 20
@@ -61,7 +64,7 @@ class Arena:
 
 
 class Block:
-    """A range of an arena that is owned by a buffer and its views; it returns to the arena when the last of them goes."""
+    """A range of an arena, owned by a buffer and its views; it returns to the arena when the last of them goes."""
 
     def __init__(self, arena: Arena, offset: int, size: int, release: Callable[[Arena, int, int], None]) -> None:
         self.arena = arena
@@ -96,7 +99,9 @@ class WebGPUBuffer(Buffer):
             raise DeviceError(f"view of elements {start} to {start + count} of a buffer of {self.size} elements")
         offset = self.offset + start * item_bytes(self.dtype)
         if offset % self._alignment:
-            raise DeviceError(f"view at element {start} of {self.dtype}: the device binds multiples of {self._alignment} bytes")
+            raise DeviceError(
+                f"view at element {start} of {self.dtype}: offsets are multiples of {self._alignment} bytes"
+            )
         return WebGPUBuffer(self.block, offset, shape, self.dtype, self._alignment)
 
 
@@ -110,13 +115,14 @@ class Memory:
         self._arenas_made = 0
         self._staging: Any = None
         self._staging_size = 0
+        self._callback: tuple[Any, Any] | None = None
+        self._map_status: int | None = None
         self.closed = False
 
     # -- allocation -----------------------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], dtype: DType) -> WebGPUBuffer:
         """A buffer of zeros. Raises OutOfMemoryError with the size asked for."""
-        if self.closed:
-            raise DeviceError("the backend is closed")
+        self._check_open()
         if any(side < 0 for side in shape):
             raise DeviceError(f"a buffer cannot have the shape {shape}")
         count = 1
@@ -128,6 +134,10 @@ class Memory:
             self._clear(block.arena, block.offset, min(size, block.arena.fresh - block.offset))
         block.arena.fresh = max(block.arena.fresh, block.offset + size)
         return WebGPUBuffer(block, block.offset, tuple(shape), dtype, self._device.alignment)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise DeviceError("the backend is closed")
 
     def _take(self, size: int) -> Block:
         for arena in self._arenas:
@@ -191,6 +201,7 @@ class Memory:
     # -- transfers ------------------------------------------------------------------------------------------------
     def write(self, buffer: WebGPUBuffer, array: Array) -> None:
         """Copy ``array`` into ``buffer``, cast to its dtype. Raises DeviceError when the number of elements differs."""
+        self._check_open()
         if array.size != buffer.size:
             raise DeviceError(f"write of {array.size} elements into a buffer of {buffer.size} {buffer.dtype}")
         if buffer.size == 0:
@@ -213,15 +224,16 @@ class Memory:
         raw = self.read_range(buffer.arena, buffer.offset, buffer.nbytes)
         return as_array(raw, buffer)
 
-    def read_range(self, arena: Arena, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def read_range(self, arena: Arena, offset: int, size: int) -> Bytes:
         """Bytes of an arena (multiples of 4)."""
+        self._check_open()
         pieces = [
             self._read_piece(arena, offset + start, min(_STAGING_BYTES, size - start))
             for start in range(0, size, _STAGING_BYTES)
         ]
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
 
-    def _read_piece(self, arena: Arena, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _read_piece(self, arena: Arena, offset: int, size: int) -> Bytes:
         if size > self._staging_size:
             if self._staging is not None:
                 self._staging.destroy()
@@ -235,17 +247,43 @@ class Memory:
             self._stats.submits += 1
         return self.map_and_copy(self._staging, size)
 
-    def map_and_copy(self, staging: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The first ``size`` bytes of a staging buffer, once the device has finished writing them."""
-        with self._device.errors("waiting for the device"):
-            try:
-                staging.map_async("READ_NOSYNC", 0, size).sync_wait()
-            except RuntimeError as error:
-                self._device.check("waiting for it")
-                raise DeviceError(f"{self._device.info.name}: results could not be read: {error}") from error
-            data = np.frombuffer(staging.read_mapped(0, size, copy=True), dtype=np.uint8)
-            staging.unmap()
-        return data
+    def map_and_copy(self, staging: Any, size: int) -> Bytes:
+        """The first ``size`` bytes of a staging buffer, once the device has finished writing them.
+
+        Straight calls of the C library: wgpu-py's map_async hands over to a thread that polls, and waits for ever on a
+        device that was lost.
+        """
+        from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+        raw: Any = lib
+        cffi: Any = ffi
+        with self._device.errors(f"waiting for {human_bytes(size)} of results"):
+            self._map_status = None
+            raw.wgpuBufferMapAsync(staging._internal, raw.WGPUMapMode_Read, 0, size, self._map_callback()[0])
+            self._device.handle._poll_wait()
+            if self._map_status == raw.WGPUMapAsyncStatus_Success:
+                pointer = raw.wgpuBufferGetMappedRange(staging._internal, 0, size)
+                data = np.frombuffer(cffi.buffer(pointer, size), dtype=np.uint8).copy()
+                raw.wgpuBufferUnmap(staging._internal)
+                return data
+        raise DeviceError(f"{self._device.info.name}: results could not be read (map status {self._map_status})")
+
+    def _map_callback(self) -> Any:
+        """The one callback through which maps report; made at the first, kept alive here."""
+        if self._callback is None:
+            from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+            raw: Any = lib
+            cffi: Any = ffi
+
+            def mapped(status: int, _message: Any, _1: Any, _2: Any) -> None:
+                self._map_status = status
+
+            function = cffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", mapped)
+            info = cffi.new("WGPUBufferMapCallbackInfo *")
+            info.mode, info.callback = raw.WGPUCallbackMode_AllowProcessEvents, function
+            self._callback = (info, function)
+        return self._callback[0]
 
     def close(self) -> None:
         """Destroy every arena and the staging buffer."""
@@ -269,7 +307,7 @@ def item_bytes(dtype: DType) -> int:
     return np.dtype(NUMPY_DTYPES[dtype]).itemsize
 
 
-def as_array(raw: np.ndarray[Any, np.dtype[np.uint8]], buffer: WebGPUBuffer) -> Array:
+def as_array(raw: Bytes, buffer: WebGPUBuffer) -> Array:
     """Bytes of a buffer as an array of its dtype and shape."""
     return raw.view(NUMPY_DTYPES[buffer.dtype])[: buffer.size].reshape(buffer.shape)
 

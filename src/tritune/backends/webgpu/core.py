@@ -1,9 +1,9 @@
-"""What every op of the WebGPU backend stands on: memory, programs and ``dispatch``. The ops are mixins over this class."""
+"""What every op of the WebGPU backend stands on: memory, programs and ``dispatch``. The ops are mixins over it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from weakref import WeakSet
@@ -50,7 +50,8 @@ class WebGPUCore(Backend):
         buffers: bound in order at bindings 1, 2, …; at most 8, no two overlapping; leave optional ones out and say so
             in ``variant``, which are the template's variables.
         grid: workgroups; a side beyond the device's limit is folded into the next one (see prelude.wgsl), so the
-            kernel rebuilds its index with ``workgroup_1d`` or ``workgroup_y`` and guards the end. A zero side: nothing runs.
+            kernel rebuilds its index with ``workgroup_1d`` or ``workgroup_y`` and guards the end. With a zero side
+            nothing runs.
         Raises DeviceError with the kernel's name when it does not compile or the buffers do not fit it.
         """
         if self.closed:
@@ -69,7 +70,7 @@ class WebGPUCore(Backend):
         return self.memory.empty(shape, dtype)
 
     def write(self, buffer: Buffer, array: Array) -> None:
-        """See Backend.write. It takes effect before the next submit, so also before a program that is being recorded."""
+        """See Backend.write. It happens now, also while a program is being recorded."""
         self.memory.write(own_buffer(buffer), array)
 
     def read(self, buffer: Buffer) -> Array:
@@ -94,7 +95,7 @@ class WebGPUCore(Backend):
 
     # -- programs -------------------------------------------------------------------------------------------------
     @contextmanager
-    def record(self) -> Iterator[Program]:
+    def record(self) -> Generator[Program]:
         """See Backend.record. A recording that raises is dropped."""
         if self._recording is not None:
             raise DeviceError("a program is being recorded already")
@@ -116,5 +117,4 @@ class WebGPUCore(Backend):
 
     def synchronize(self) -> None:
         """See Backend.synchronize."""
-        with self.device.errors("waiting for the device"):
-            self.device.queue.on_submitted_work_done_sync()
+        self.device.wait()

@@ -7,7 +7,7 @@ still imports tritune.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -103,13 +103,14 @@ class Device:
         """
         self.info = info
         self.options = options
-        self._problems = _collect_problems()
+        self.lost: str | None = None  # why, once the device has gone away
+        self._problems = _Problems()
         wanted = [name for name in ("subgroup", "timestamp-query") if name in info.features]
         with self.errors("opening the device"):
             try:
                 self.handle: Any = info.handle.request_device_sync(required_features=wanted)
             except RuntimeError as error:
-                raise DeviceError(f"{info.name}: the driver refused to open the device: {_first_line(error)}") from error
+                raise DeviceError(f"{info.name}: the driver refused to open the device: {one_line(error)}") from error
         self.queue: Any = self.handle.queue
         self.subgroups = options.subgroups and "subgroup" in info.features
         self.max_binding = info.limits["max-storage-buffer-binding-size"]
@@ -119,46 +120,56 @@ class Device:
         self.max_buffer = info.limits["max-buffer-size"] & ~3
         self.max_grid = info.limits["max-compute-workgroups-per-dimension"]
         self.alignment = max(info.limits["min-storage-buffer-offset-alignment"], 4)
-        largest = min(
-            info.limits["max-compute-invocations-per-workgroup"], info.limits["max-compute-workgroup-size-x"]
-        )
+        largest = min(info.limits["max-compute-invocations-per-workgroup"], info.limits["max-compute-workgroup-size-x"])
         # A barrier of a software renderer costs by the thread, so its workgroups are small.
         self.workgroup_size = min(options.workgroup_size or (64 if info.software else 256), largest)
         if self.workgroup_size < 1 or self.workgroup_size & (self.workgroup_size - 1):
             raise DeviceError(f"workgroup_size must be a power of two, found {self.workgroup_size}")
 
     @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Run a block of wgpu calls; whatever goes wrong in it, also in calls that report late, is raised as our error."""
+    def errors(self, what: str) -> Generator[None]:
+        """Run a block of wgpu calls; whatever goes wrong in it, if only reported, is raised as our error."""
         import wgpu
         from wgpu.backends.wgpu_native._api import error_handler
 
         handler: Any = error_handler
-        handler.capture("tritune")
+        self.check(what)
+        handler.capture("tritune")  # errors of raw calls, which wgpu-py would only log
         try:
             try:
                 yield
             finally:
-                late = handler.release("tritune")
-            self.check(what)
-            if late is not None:
-                kind, message = late
-                raise _device_error(kind == "OutOfMemory", f"{self.info.name}: {what}: {_first_line(message)}")
+                late: tuple[str, str] | None = handler.release("tritune")
         except wgpu.GPUError as error:
-            self.check(what)
-            is_memory = isinstance(error, wgpu.classes.GPUOutOfMemoryError)
-            raise _device_error(is_memory, f"{self.info.name}: {what}: {_first_line(error)}") from error
+            raise self._error(isinstance(error, wgpu.classes.GPUOutOfMemoryError), what, str(error)) from error
+        if late is not None:
+            raise self._error(late[0] == "OutOfMemory", what, late[1])
+        self.check(what)
 
     def check(self, what: str) -> None:
         """Raise DeviceLostError if the device has gone away."""
-        lost = [message for message in self._problems.messages if "device was lost" in message]
-        if lost and not getattr(self, "closed", False):
-            self._problems.messages.clear()
-            raise DeviceLostError(f"{self.info.name}: the device was lost while {what}: {_first_line(lost[0], last=True)}")
+        for message in self._problems.messages:
+            # A device that was closed, this one or another, is no loss.
+            if "device was lost" in message and "destroyed" not in message.lower():
+                self.lost = self.lost or one_line(message)
+        self._problems.messages.clear()
+        if self.lost is not None:
+            raise DeviceLostError(f"{self.info.name}: the device was lost ({what}): {self.lost}")
+
+    def _error(self, is_memory: bool, what: str, message: str) -> DeviceError:
+        if "device is lost" in message.lower() or "device lost" in message.lower():
+            self.lost = one_line(message)
+            return DeviceLostError(f"{self.info.name}: the device was lost ({what}): {self.lost}")
+        kind = OutOfMemoryError if is_memory or "not enough memory" in message.lower() else DeviceError
+        return kind(f"{self.info.name}: {what}: {one_line(message)}")
+
+    def wait(self) -> None:
+        """Wait until everything that was submitted has finished."""
+        with self.errors("waiting for the device"):
+            self.handle._poll_wait()
 
     def close(self) -> None:
         """Give the device back to the driver. Its buffers must have been destroyed before."""
-        self.closed = True
         self.handle.destroy()
         self._problems.remove()
 
@@ -169,6 +180,7 @@ class _Problems(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.messages: list[str] = []
+        logging.getLogger("wgpu").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.messages.append(record.getMessage())
@@ -177,21 +189,10 @@ class _Problems(logging.Handler):
         logging.getLogger("wgpu").removeHandler(self)
 
 
-def _collect_problems() -> _Problems:
-    problems = _Problems()
-    logging.getLogger("wgpu").addHandler(problems)
-    return problems
-
-
-def _device_error(is_memory: bool, message: str) -> DeviceError:
-    return OutOfMemoryError(message) if is_memory else DeviceError(message)
-
-
-def _first_line(error: object, last: bool = False) -> str:
+def one_line(error: object) -> str:
     """The lines of a message of wgpu that carry the cause, joined to one."""
-    lines = [line.strip(" \n\r\t*-") for line in str(error).splitlines()]
-    lines = [line for line in lines if line and line not in ("Caused by:", "Validation Error")]
-    return " · ".join(lines[-1:] if last else lines[:12])
+    lines = [line.strip(" \n\r\t*-─│┌") for line in str(error).splitlines()]
+    return " · ".join([line for line in lines if line and line not in ("Caused by:", "Validation Error")][:12])
 
 
 def _enumerate() -> tuple[list[AdapterInfo], str]:
@@ -203,7 +204,7 @@ def _enumerate() -> tuple[list[AdapterInfo], str]:
     except ImportError as error:
         return [], f"the package wgpu cannot be imported ({error}); pip install wgpu"
     except (RuntimeError, OSError) as error:
-        return [], f"wgpu could not list the adapters: {_first_line(error)}"
+        return [], f"wgpu could not list the adapters: {one_line(error)}"
     infos = [_describe(handle) for handle in handles]
     unique = _each_gpu_once([info for info in infos if info.backend in _BACKENDS])
     unique.sort(key=lambda info: KINDS.index(info.kind))  # a stable sort: the driver's order within a kind

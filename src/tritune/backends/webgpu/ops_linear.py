@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numpy.typing import NDArray
-
 import numpy as np
+from numpy.typing import NDArray
 
 from tritune.backends.base import Array, Buffer, Dropout, DType, LoRA, LoRAGrad, Rows, Table, TernaryWeight
 from tritune.errors import DeviceError

@@ -18,7 +18,7 @@ import numpy as np
 from tritune.backends.base import Array, Buffer, Program, Stats
 from tritune.errors import DeviceError
 
-from .buffers import Memory, WebGPUBuffer, as_array, human_bytes, round_up
+from .buffers import Bytes, Memory, WebGPUBuffer, as_array, human_bytes, round_up
 from .device import Device
 from .shaders import MAX_STORAGE_BUFFERS, Shaders
 
@@ -139,7 +139,7 @@ class WebGPUProgram(Program):
         self.fetched: dict[tuple[int, int, int], tuple[WebGPUBuffer, int]] = {}  # buffer and its offset in staging
         self.staging: Any = None
         self._staging_bytes = 0
-        self._results: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._results: Bytes | None = None
         self._runs = 0
         self.sealed = False
 
@@ -173,6 +173,7 @@ class WebGPUProgram(Program):
         bound = own_buffer(buffer)
         if _key(bound) not in self.fetched:
             raise DeviceError(f"result() of a buffer {bound.dtype} {bound.shape} that the program does not fetch")
+        self._runner.check()
         if not self._runs:
             raise DeviceError("result() before the program has run")
         if self._results is None:
@@ -196,6 +197,12 @@ class Runner:
         self._device = device
         self.memory = memory
         self._stats = stats
+
+    def check(self) -> None:
+        """Raise when there is no device any more: closed (DeviceError) or lost (DeviceLostError)."""
+        if self.memory.closed:
+            raise DeviceError("the backend is closed")
+        self._device.check("reading results")
 
     def run_now(self, dispatch: Dispatch) -> None:
         """Run one dispatch in a submit of its own."""
@@ -255,10 +262,8 @@ class Runner:
 
 def pack_params(params: Sequence[int | float]) -> bytes:
     """Integers as u32 (negative ones as i32), floats as f32, padded to 16 bytes."""
-    block = b"".join(
-        struct.pack("<I", int(value) & 0xFFFFFFFF) if isinstance(value, (Integral, np.bool_)) else struct.pack("<f", value)
-        for value in params
-    )
+    words = [int(v) & 0xFFFFFFFF if isinstance(v, (Integral, np.bool_)) else float(v) for v in params]
+    block = b"".join(struct.pack("<I" if isinstance(word, int) else "<f", word) for word in words)
     if len(block) > _UNIFORM_SLOT:
         raise DeviceError(f"{len(params)} parameters, at most {_UNIFORM_SLOT // 4} fit")
     return block.ljust(round_up(max(len(block), 16), 16), b"\0")

@@ -28,7 +28,11 @@ class Shaders:
         self._device = device
         self._stats = stats
         self._environment = Environment(
-            loader=FileSystemLoader(KERNELS), undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+            loader=FileSystemLoader(KERNELS),
+            undefined=StrictUndefined,
+            autoescape=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         self._sources: dict[tuple[str, tuple[tuple[str, object], ...]], tuple[str, int]] = {}
         self._pipelines: dict[tuple[str, int], Any] = {}

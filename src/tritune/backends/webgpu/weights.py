@@ -21,8 +21,8 @@ MAX_IN_FEATURES = (1 << 24) // 128
 class WebGPUTernary(TernaryWeight):
     """A ternary matrix as 2-bit codes w + 1, and the scale of each row.
 
-    words u32 [N, ceil(K / 16)]: the code of column k lies in word k // 16 at bit 8 * (k % 4) + 2 * (k // 4 % 4), so that
-    ``(word >> 2 * j) & 0x03030303`` holds columns 4j … 4j + 3 as four bytes. Columns beyond K hold the code of zero.
+    words u32 [N, ceil(K / 16)]: the code of column k lies in word k // 16 at bit 8 * (k % 4) + 2 * (k // 4 % 4), so
+    that ``(word >> 2 * j) & 0x03030303`` holds columns 4j … 4j + 3 as four bytes. Columns beyond K hold zero's code.
     """
 
     def __init__(self, words: WebGPUBuffer, row_scales: WebGPUBuffer, parts: tuple[int, ...], in_features: int) -> None:
@@ -65,9 +65,7 @@ def pack_codes(codes: NDArray[np.int8]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(packed).view("<u4").reshape(rows, words).astype(np.uint32, copy=False)
 
 
-def upload_ternary(
-    memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float]], max_binding: int
-) -> WebGPUTernary:
+def upload_ternary(memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float]], max_binding: int) -> WebGPUTernary:
     """See Backend.pack_ternary. Raises DeviceError for shapes or values that are not a ternary matrix."""
     if not parts:
         raise DeviceError("pack_ternary: no parts were given")
@@ -99,7 +97,7 @@ def upload_table(memory: Memory, array: Array, dtype: DType, max_binding: int) -
     rows, columns = array.shape
     most = max_binding // (columns * item_bytes(dtype))
     if most < 1:
-        raise DeviceError(f"one row of a table ({columns} {dtype}) exceeds the device's binding limit of {max_binding} bytes")
+        raise DeviceError(f"a row of a table ({columns} {dtype}) exceeds the binding limit, {max_binding} bytes")
     shards: list[TableShard] = []
     for first in range(0, rows, most):
         part = array[first : first + most]
