@@ -12,8 +12,8 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_gguf import Tensors, encode_string, gguf_bytes
 
+from tiny_gguf import Tensors, encode_string, gguf_bytes
 from tritune.errors import ModelFileError
 from tritune.formats.gguf import GGUFModel
 

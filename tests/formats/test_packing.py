@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
+
 from tiny_gguf import encode_i2_s
 from tiny_models import pack_hf, random_codes
-
 from tritune.errors import ModelFileError
 from tritune.formats.packing import decode_i2_s, decode_tq1_0, decode_tq2_0, unpack_hf
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import Tensors, to_bf16, write_safetensors, write_shards
 
+from tiny_models import Tensors, to_bf16, write_safetensors, write_shards
 from tritune.errors import ModelFileError
 from tritune.formats.safetensors import SafetensorsFile, open_safetensors_model
 
@@ -167,12 +167,12 @@ def test_a_bad_index_is_refused(tmp_path: Path, text: str) -> None:
 def test_the_same_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     write_shards(tmp_path, TENSORS, 2)
     write_safetensors(tmp_path / "model-00002-of-00002.safetensors", TENSORS)
-    with pytest.raises(ModelFileError, match="is also in model-00001-of-00002.safetensors"):
+    with pytest.raises(ModelFileError, match="is also in model-00001-of-00002"):
         open_safetensors_model(tmp_path)
 
 
 def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="neither model.safetensors nor"):
+    with pytest.raises(ModelFileError, match="found neither"):
         open_safetensors_model(tmp_path)
 
 

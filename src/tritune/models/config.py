@@ -29,6 +29,7 @@ GGUF_ACTIVATIONS: dict[str, Activation] = {
 
 MAX_POSITIONS = 1 << 24
 MAX_SIZE = 1 << 24  # of any one dimension of a model
+MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         where = f"model {self.name}" if self.name else "model"
+        if self.head_dim % 2:
+            raise ModelFileError(f"{where}: head_dim is {self.head_dim}; expected an even number (rotary pairs)")
         sizes = {
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -67,8 +70,6 @@ class ModelConfig:
         for label in ("vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "max_positions"):
             if getattr(self, label) < 1:
                 raise ModelFileError(f"{where}: {label} is {getattr(self, label)}; expected a positive number")
-        if self.head_dim % 2:
-            raise ModelFileError(f"{where}: head_dim is {self.head_dim}; expected an even number (rotary pairs)")
         if self.num_heads % self.num_kv_heads:
             raise ModelFileError(
                 f"{where}: {self.num_heads} attention heads cannot share {self.num_kv_heads} key/value heads evenly"
@@ -114,7 +115,7 @@ class ModelConfig:
             vocab_size=fields.integer("vocab_size", maximum=MAX_SIZE),
             hidden_size=hidden,
             intermediate_size=fields.integer("intermediate_size", maximum=MAX_SIZE),
-            num_layers=fields.integer("num_hidden_layers", maximum=MAX_SIZE),
+            num_layers=fields.integer("num_hidden_layers", maximum=MAX_LAYERS),
             num_heads=heads,
             num_kv_heads=fields.integer("num_key_value_heads", heads, maximum=MAX_SIZE),
             head_dim=fields.integer("head_dim", hidden // heads, maximum=MAX_SIZE),
@@ -159,7 +160,7 @@ class ModelConfig:
             vocab_size=vocab_size,
             hidden_size=hidden,
             intermediate_size=fields.integer(f"{arch}.feed_forward_length", maximum=MAX_SIZE),
-            num_layers=fields.integer(f"{arch}.block_count", maximum=MAX_SIZE),
+            num_layers=fields.integer(f"{arch}.block_count", maximum=MAX_LAYERS),
             num_heads=heads,
             num_kv_heads=fields.integer(f"{arch}.attention.head_count_kv", heads, maximum=MAX_SIZE),
             head_dim=head_dim,

@@ -55,7 +55,7 @@ class GGUFSource(ModelSource):
             where=str(path),
         )
         self.generation = GenerationDefaults(eos_token_ids=self.config.eos_token_ids)
-        self._check_tensors()
+        _check_tensors(self._file, self.config)
 
     def embedding(self) -> FloatTable:
         return self._table(GGUF_EMBEDDING)
@@ -117,41 +117,46 @@ class GGUFSource(ModelSource):
         same_kind = (first.type_id, first.shape) == (second.type_id, second.shape)
         return same_kind and np.array_equal(self._file.raw(a), self._file.raw(b))
 
-    def _check_tensors(self) -> None:
-        """Check that each tensor is there, with the shape and a type that fit the config, and that no other is."""
-        config, file = self.config, self._file
-        expected = {GGUF_HEAD}
 
-        def check(name: str, shape: tuple[int, ...], ternary: bool) -> None:
-            info = file.info(name)
-            if info.shape != shape:
-                raise ModelFileError(f"{file.path}: tensor {name} has shape {info.shape}; the metadata ask for {shape}")
-            if ternary and info.type_id not in DECODERS:
-                raise ModelFileError(
-                    f"{file.path}: tensor {name} has type {info.type_name} (id {info.type_id}); "
-                    "expected a ternary one (I2_S, TQ1_0 or TQ2_0)"
-                )
-            if not ternary and info.type_id in DECODERS:
-                raise ModelFileError(f"{file.path}: tensor {name} has type {info.type_name}; expected floats")
-            expected.add(name)
+def _check_tensors(file: GGUFModel, config: ModelConfig) -> None:
+    """Check that each tensor is there, with the shape and a type that fit the config, and that no other is."""
+    expected = _expected_tensors(config)
+    for name in [name for name in expected if name.endswith(".scale") and name not in file.infos]:
+        del expected[name]
+    if config.tie_word_embeddings and GGUF_HEAD not in file.infos:
+        del expected[GGUF_HEAD]
+    for name, (shape, ternary) in expected.items():
+        info = file.info(name)
+        if info.shape != shape:
+            raise ModelFileError(f"{file.path}: tensor {name} has shape {info.shape}; the metadata ask for {shape}")
+        if ternary != (info.type_id in DECODERS):
+            wanted = "a ternary one (I2_S, TQ1_0 or TQ2_0)" if ternary else "one of floats"
+            raise ModelFileError(
+                f"{file.path}: tensor {name} has type {info.type_name} (id {info.type_id}); expected {wanted}"
+            )
+    for name in file.infos:
+        if name == "rope_freqs.weight":
+            raise ModelFileError(f"{file.path}: tensor {name}: scaled rotary embeddings are not supported")
+        if name not in expected:
+            raise ModelFileError(f"{file.path}: tensor {name} has no place in this model")
 
-        check(GGUF_EMBEDDING, (config.vocab_size, config.hidden_size), False)
-        if self._own_head:
-            check(GGUF_HEAD, (config.vocab_size, config.hidden_size), False)
-        check(GGUF_FINAL_NORM, (config.hidden_size,), False)
-        for index in range(config.num_layers):
-            for norm, size in norm_sizes(config).items():
-                check(gguf_layer(index, GGUF_NORMS[norm]) + ".weight", (size,), False)
-            for projection, shape in projection_shapes(config).items():
-                name = gguf_layer(index, GGUF_PROJECTIONS[projection])
-                check(name + ".weight", shape, True)
-                if name + ".scale" in file.infos:
-                    check(name + ".scale", (1,), False)
-        for name, info in file.infos.items():
-            if name == "rope_freqs.weight":
-                raise ModelFileError(f"{file.path}: tensor {name}: scaled rotary embeddings are not supported")
-            if name not in expected:
-                raise ModelFileError(f"{file.path}: tensor {name} {info.shape} has no place in this model")
+
+def _expected_tensors(config: ModelConfig) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """Shape of every tensor that a model of this config can have, and whether it is ternary, by name."""
+    table = (config.vocab_size, config.hidden_size)
+    expected: dict[str, tuple[tuple[int, ...], bool]] = {
+        GGUF_EMBEDDING: (table, False),
+        GGUF_HEAD: (table, False),
+        GGUF_FINAL_NORM: ((config.hidden_size,), False),
+    }
+    for index in range(config.num_layers):
+        for norm, size in norm_sizes(config).items():
+            expected[gguf_layer(index, GGUF_NORMS[norm]) + ".weight"] = ((size,), False)
+        for projection, shape in projection_shapes(config).items():
+            name = gguf_layer(index, GGUF_PROJECTIONS[projection])
+            expected[name + ".weight"] = (shape, True)
+            expected[name + ".scale"] = ((1,), False)
+    return expected
 
 
 def _half_split_rows(matrix: TernaryMatrix, heads: int) -> TernaryMatrix:

@@ -46,20 +46,17 @@ class HFSource(ModelSource):
         self.directory = directory
         config = read_json_object(directory / "config.json")
         self._tensors = open_safetensors_model(directory)
-        self._norms = _norm_names(self._tensors)
+        norm_names = _norm_names(self._tensors)
         self.config = ModelConfig.from_hf(
-            config,
-            sub_norms=True if self._norms is not None else None,
-            name=name,
-            where=str(directory / "config.json"),
+            config, sub_norms=True if norm_names else None, name=name, where=str(directory / "config.json")
         )
-        self._norms = self._norms or HF_NORMS
+        self._norm_names = norm_names or HF_NORMS
         generation = directory / "generation_config.json"
         self.generation = GenerationDefaults.from_hf(
             read_json_object(generation) if generation.is_file() else None, self.config, str(generation)
         )
         self._storage = _storage(config, self._tensors, self.config.sub_norms)
-        self._check_tensors()
+        _check_tensors(self._tensors, self.config, self._storage, self._norm_names)
 
     def embedding(self) -> FloatTable:
         return self._table(HF_EMBEDDING)
@@ -80,18 +77,13 @@ class HFSource(ModelSource):
         linears = {p: self._linear(hf_layer(index, module)) for p, module in HF_PROJECTIONS.items()}
         norms: dict[str, NDArray[np.float32] | None] = {"attn_sub_norm": None, "ffn_sub_norm": None}
         for norm in norm_sizes(self.config):
-            norms[norm] = self._floats(hf_layer(index, self._norm_of(norm)) + ".weight")
+            norms[norm] = self._floats(hf_layer(index, self._norm_names[norm]) + ".weight")
         return LayerWeights(**linears, **norms)  # pyright: ignore[reportArgumentType]
-
-    def _norm_of(self, norm: str) -> str:
-        assert self._norms is not None
-        return self._norms[norm]
 
     def _linear(self, name: str) -> TernaryMatrix:
         """Codes and multiplier of one linear."""
         if self._storage == "master":
-            weights = self._floats(name + ".weight")
-            return quantise_master(weights)
+            return quantise_master(self._floats(name + ".weight"))
         scale = self._floats(name + ".weight_scale").reshape(1)[0]
         if self._storage == "divide":
             if scale == 0:
@@ -113,42 +105,53 @@ class HFSource(ModelSource):
             raise ModelFileError(f"{self.directory}: tensor {name} holds values that are not finite")
         return values
 
-    def _check_tensors(self) -> None:
-        """Check that each tensor is there, with the shape and a dtype that the config asks for, and no other."""
-        expected: set[str] = set()
 
-        def check(name: str, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> None:
-            info = self._tensors.info(name)
-            if info.shape not in shapes:
-                raise ModelFileError(
-                    f"{self.directory}: tensor {name} has shape {info.shape}; the config asks for {shapes[0]}"
-                )
-            if info.dtype not in dtypes:
-                raise ModelFileError(
-                    f"{self.directory}: tensor {name} has dtype {info.dtype}; expected {' or '.join(dtypes)}"
-                )
-            expected.add(name)
+def _check_tensors(
+    tensors: SafetensorsModel, config: ModelConfig, storage: Storage, norm_names: Mapping[str, str]
+) -> None:
+    """Check that each tensor is there, with the shape and a dtype that the config asks for, and no other."""
+    expected = _expected_tensors(config, storage, norm_names)
+    if config.tie_word_embeddings and HF_HEAD not in tensors:
+        del expected[HF_HEAD]
+    for name, (shape, dtypes) in expected.items():
+        info = tensors.info(name)
+        # One number is stored as [1] or as a scalar.
+        if info.shape != shape and (shape, info.shape) != ((1,), ()):
+            raise ModelFileError(
+                f"{tensors.directory}: tensor {name} has shape {info.shape}; the config asks for {shape}"
+            )
+        if info.dtype not in dtypes:
+            raise ModelFileError(
+                f"{tensors.directory}: tensor {name} has dtype {info.dtype}; expected {' or '.join(dtypes)}"
+            )
+    for name in tensors.names():
+        # Old checkpoints carry the rotary frequencies, which follow from the config.
+        if name not in expected and not name.endswith(".rotary_emb.inv_freq"):
+            raise ModelFileError(f"{tensors.directory}: tensor {name} has no place in this model")
 
-        config, floats = self.config, tuple(FLOAT_TYPES)
-        table = ((config.vocab_size, config.hidden_size),)
-        check(HF_EMBEDDING, table, floats)
-        if not config.tie_word_embeddings or HF_HEAD in self._tensors:
-            check(HF_HEAD, table, floats)
-        check(HF_FINAL_NORM, ((config.hidden_size,),), floats)
-        for index in range(config.num_layers):
-            for norm, size in norm_sizes(config).items():
-                check(hf_layer(index, self._norm_of(norm)) + ".weight", ((size,),), floats)
-            for projection, (rows, columns) in projection_shapes(config).items():
-                name = hf_layer(index, HF_PROJECTIONS[projection])
-                if self._storage == "master":
-                    check(name + ".weight", ((rows, columns),), floats)
-                else:
-                    check(name + ".weight", ((rows // 4, columns),), ("U8",))
-                    check(name + ".weight_scale", ((1,), ()), floats)
-        for name in self._tensors.names():
-            # Old checkpoints carry the rotary frequencies, which follow from the config.
-            if name not in expected and not name.endswith(".rotary_emb.inv_freq"):
-                raise ModelFileError(f"{self.directory}: tensor {name} has no place in this model (config.json)")
+
+def _expected_tensors(
+    config: ModelConfig, storage: Storage, norm_names: Mapping[str, str]
+) -> dict[str, tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Shape and possible dtypes of every tensor that a model of this config can have, by name."""
+    floats = tuple(FLOAT_TYPES)
+    table = (config.vocab_size, config.hidden_size)
+    expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+        HF_EMBEDDING: (table, floats),
+        HF_HEAD: (table, floats),
+        HF_FINAL_NORM: ((config.hidden_size,), floats),
+    }
+    for index in range(config.num_layers):
+        for norm, size in norm_sizes(config).items():
+            expected[hf_layer(index, norm_names[norm]) + ".weight"] = ((size,), floats)
+        for projection, (rows, columns) in projection_shapes(config).items():
+            name = hf_layer(index, HF_PROJECTIONS[projection]) + ".weight"
+            if storage == "master":
+                expected[name] = ((rows, columns), floats)
+            else:
+                expected[name] = ((rows // 4, columns), ("U8",))
+                expected[name + "_scale"] = ((1,), floats)
+    return expected
 
 
 def _norm_names(tensors: SafetensorsModel) -> Mapping[str, str] | None:
