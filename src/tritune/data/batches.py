@@ -1,4 +1,4 @@
-"""Packing: examples, shuffled by (seed, epoch), into micro-batches of several sequences one after another, without padding.
+"""Packing: examples, shuffled by (seed, epoch), into micro-batches of sequences one after another, without padding.
 
 Sequences of a batch are isolated: positions restart, ``q_start`` bounds them, and no target crosses a boundary.
 """
@@ -24,7 +24,7 @@ class Batch:
     tokens: NDArray[np.int32]
     """int32 [T]"""
     targets: NDArray[np.int32]
-    """int32 [T]: the id of the next token of the sequence where that token is trained, else -1"""
+    """int32 [T]: the id of the sequence's next token where that one is trained, else -1"""
     positions: NDArray[np.int32]
     """int32 [T]: from 0 in each sequence"""
     sequence: NDArray[np.int32]
@@ -61,7 +61,7 @@ def pack(examples: Sequence[Example]) -> Batch:
 
 
 def plan_epoch(lengths: Sequence[int], max_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Indices of the examples of each micro-batch of an epoch: every example once, at most ``max_tokens`` tokens a batch.
+    """Indices of the examples of each micro-batch of an epoch: each example once, ``max_tokens`` tokens at most.
 
     First fit over a few open batches, in the shuffled order: depends on (lengths, max_tokens, seed, epoch) alone.
     """
@@ -115,7 +115,7 @@ class BatchStream:
         return len(self._plan if epoch == self._position.epoch else self._plan_of(epoch))
 
     def epoch(self) -> Iterator[Batch]:
-        """The remaining batches of the current epoch; the position is at the beginning of the next one after the last."""
+        """The remaining batches of the current epoch; after the last one the stream stands at the next epoch."""
         current = self._position.epoch
         while self._position.epoch == current:
             yield next(self)

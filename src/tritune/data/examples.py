@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritune.data.rows import AlpacaRow, ChatRow, CompletionRow, Row, TextRow
-from tritune.errors import DataError
+from tritune.errors import ConfigError, DataError
 from tritune.text.template import ChatTemplate
 from tritune.text.tokenizer import Tokenizer
 from tritune.text.turns import encode_turns
@@ -32,7 +32,7 @@ ALPACA_WITHOUT_INPUT = (
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence to train on. ``tokens`` int32 [T]; ``trained`` bool [T]: the token is a target; ``line`` of its row."""
+    """One sequence to train on. ``tokens`` int32 [T]; ``trained`` bool [T]: it is a target; ``line`` of its row."""
 
     tokens: NDArray[np.int32]
     trained: NDArray[np.bool_]
@@ -80,8 +80,11 @@ def build_examples(
 
     ``prompt_style`` says what becomes of Alpaca rows: ``chat`` a user turn and an answer in the model's template,
     ``alpaca`` the classic prompt as plain text, ``auto`` the former unless the template is only a stand-in.
-    Raises DataError when no example is left.
+    What follows the last target of a sequence is left out: no loss depends on it.
+    Raises DataError when no example is left, ConfigError when ``max_seq_len`` is below 2.
     """
+    if max_seq_len < 2:
+        raise ConfigError(f"max_seq_len: expected at least 2 (one token to see, one to learn), found {max_seq_len}")
     style = ("alpaca" if template.is_fallback else "chat") if prompt_style == "auto" else prompt_style
     examples: list[Example] = []
     shortened, dropped_lines = 0, list[int]()
@@ -90,6 +93,7 @@ def build_examples(
         if isinstance(row, TextRow):
             examples += _windows(encoded, max_seq_len, tokenizer.bos_id)
             continue
+        encoded = _without_tail(encoded)
         fitted = fit(encoded, max_seq_len, tokenizer.bos_id)
         if fitted is None:
             dropped_lines.append(row.line)
@@ -102,7 +106,7 @@ def build_examples(
 
 
 def fit(example: Example, max_seq_len: int, bos_id: int | None) -> Example | None:
-    """``example`` cut from the left of its prompt (BOS stays) to ``max_seq_len``; None when that leaves out a target."""
+    """``example`` cut from the left of its prompt (BOS stays) to ``max_seq_len``; None when its targets do not fit."""
     excess = len(example) - max_seq_len
     if not example.num_trained:
         return None
@@ -111,7 +115,7 @@ def fit(example: Example, max_seq_len: int, bos_id: int | None) -> Example | Non
     keep = 1 if bos_id is not None and example.tokens[0] == bos_id else 0
     first_target = 1 + int(np.argmax(example.trained[1:]))
     # The first target needs a token before it: BOS, or the last of the prompt.
-    if keep + excess + (0 if keep else 1) > first_target or max_seq_len < 2:
+    if keep + excess + (0 if keep else 1) > first_target:
         return None
     kept = np.r_[0:keep, keep + excess : len(example)]
     return Example(example.tokens[kept], example.trained[kept], example.line)
@@ -152,7 +156,7 @@ def _encode_row(row: Row, tokenizer: Tokenizer, template: ChatTemplate, style: s
 
 
 def _encode_plain(prompt: str, completion: str, tokenizer: Tokenizer, line: int) -> Example:
-    """BOS if the model wants it, the prompt, the completion and eos, the last two trained; encoded apart, as generation has it."""
+    """BOS if the model wants it, the prompt; then, trained and encoded apart as in generation, the completion and eos."""
     before = tokenizer.with_bos(tokenizer.encode(prompt, special=False))
     after = tokenizer.encode(completion, special=False)
     after += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
@@ -160,11 +164,17 @@ def _encode_plain(prompt: str, completion: str, tokenizer: Tokenizer, line: int)
     return Example(tokens, np.arange(len(tokens)) >= len(before), line)
 
 
+def _without_tail(example: Example) -> Example:
+    """``example`` up to its last target (templates put a line break after the end of a turn)."""
+    end = len(example) - int(np.argmax(example.trained[::-1])) if example.num_trained else len(example)
+    return Example(example.tokens[:end], example.trained[:end], example.line)
+
+
 def _windows(example: Example, max_seq_len: int, bos_id: int | None) -> list[Example]:
     """A text cut into pieces of at most ``max_seq_len`` tokens.
 
-    With BOS every piece begins with it; without, a piece begins with the last token of the one before, so each token but
-    the first of the text is a target once.
+    With BOS every piece begins with it; without, a piece begins with the last token of the one before. So each token
+    but the first of the text is a target once.
     """
     has_bos = bos_id is not None and len(example) > 0 and example.tokens[0] == bos_id
     pieces: list[Example] = []

@@ -1,7 +1,7 @@
 """Files of training rows: JSON Lines or one JSON array, into rows with line numbers.
 
-UTF-8 with or without a byte order mark; CRLF and blank lines are allowed. Which of the two a file is, its first character
-says, not its name.
+UTF-8 with or without a byte order mark; CRLF and blank lines are allowed. Which of the two a file is, its first
+character says, not its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tritune.errors import DataError
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "val", "eval"), "test": ("test",)}
 
-_Numbered = tuple[int, Any]  # line (from 1; of a list: the place in it), value
+_Numbered = tuple[int, Any]  # line from 1 (of a list given: the row), value
 
 
 def read_rows(
@@ -29,18 +29,19 @@ def read_rows(
     """
     if isinstance(source, (str, Path)):
         file = find_split(Path(source), "train") if Path(source).is_dir() else Path(source)
-        name, where = str(file), "line"
-        numbered = list(_parse(_read_text(file), name))
+        name, text = str(file), _read_text(file)
+        is_array = text.lstrip().startswith("[")
+        numbered = list(_parse_array(text, name) if is_array else _parse_lines(text, name))
+        place = "line {line}, row {row}" if is_array else "line {line}"
     else:
-        name, where = "rows", "row"
-        numbered = list(enumerate(source, start=1))
-    rows, refused = _verify(numbered, name)
+        name, place = "rows given", "row {row}"
+        numbered = [(row, value) for row, value in enumerate(source, start=1)]
+    rows, refused = _verify(numbered, name, place)
     if not rows:
-        raise DataError(f"{name}: 0 of {len(numbered)} rows usable: {refused}".replace(" at line ", f" at {where} "))
+        raise DataError(f"{name}: 0 of {len(numbered)} rows usable: {refused}")
     if refused.total and bad_rows == "error":
-        reason, (_, line) = min(refused.reasons.items(), key=lambda item: item[1][1])
-        place = f"{name}:{line}" if where == "line" else f"row {line}"
-        raise DataError(f"{place}: {reason} ({refused.total} of {len(numbered)} rows cannot be used)")
+        reason, where = refused.first
+        raise DataError(f"{name}: {where}: {reason} ({refused.total} of {len(numbered)} rows cannot be used)")
     return rows
 
 
@@ -54,7 +55,7 @@ def find_split(folder: Path, split: str) -> Path:
     return found[0]
 
 
-def _verify(numbered: Sequence[_Numbered], name: str) -> tuple[list[Row], RowCounts]:
+def _verify(numbered: Sequence[_Numbered], name: str, place: str) -> tuple[list[Row], RowCounts]:
     objects = [cast("Mapping[str, Any]", value) for _, value in numbered if isinstance(value, Mapping)]
     kind = kind_of(objects)
     if kind is None and objects:
@@ -65,13 +66,13 @@ def _verify(numbered: Sequence[_Numbered], name: str) -> tuple[list[Row], RowCou
         )
     rows: list[Row] = []
     refused = RowCounts()
-    for line, value in numbered:
+    for row, (line, value) in enumerate(numbered, start=1):
         try:
             if kind is None or not isinstance(value, Mapping):
                 raise BadRow(f"the row is {describe(value)}, expected an object")
             rows.append(kind.parse(cast("Mapping[str, Any]", value), line))
         except BadRow as reason:
-            refused.add(str(reason), line)
+            refused.add(str(reason), place.format(line=line, row=row))
     return rows, refused
 
 
@@ -90,10 +91,6 @@ def _read_text(file: Path) -> str:
     if not text.strip():
         raise DataError(f"{file}: the file is empty, expected rows of training data")
     return text
-
-
-def _parse(text: str, name: str) -> Iterator[_Numbered]:
-    return _parse_array(text, name) if text.lstrip().startswith("[") else _parse_lines(text, name)
 
 
 def _parse_lines(text: str, name: str) -> Iterator[_Numbered]:

@@ -1,7 +1,7 @@
 """Rows of training data: what a file may hold, detected once per file and verified row by row.
 
-A kind of row is one class with ``keys`` (which say that a file is of this kind) and ``parse``. Adding one is adding it to
-``ROW_KINDS``. Reading text into objects with line numbers is ``files.py``.
+A kind of row is one class with ``keys`` (which say that a file is of this kind) and ``parse``. A new one is added to
+``Row`` and ``ROW_KINDS``. Reading text into objects with line numbers is ``files.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-_TYPE_NAMES = {
+from tritune.errors import DataError
+
+_TYPE_NAMES: dict[type, str] = {
     type(None): "null",
     bool: "a truth value",
     int: "a number",
@@ -20,7 +22,7 @@ _TYPE_NAMES = {
 }
 
 
-class BadRow(Exception):
+class BadRow(DataError):
     """Why one row cannot be used, in a few words; ``read_rows`` adds the file and the line."""
 
 
@@ -125,13 +127,13 @@ _OTHER_TRAINING = ("chosen", "rejected")
 
 @dataclass
 class RowCounts:
-    """Reasons why rows were refused: how often, and the first line of each."""
+    """Reasons why rows were refused: how often, and where first ("line 4")."""
 
-    reasons: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
 
-    def add(self, reason: str, line: int) -> None:
+    def add(self, reason: str, place: str) -> None:
         """Count one refused row."""
-        count, first = self.reasons.get(reason, (0, line))
+        count, first = self.reasons.get(reason, (0, place))
         self.reasons[reason] = (count + 1, first)
 
     @property
@@ -139,9 +141,15 @@ class RowCounts:
         """Refused rows in all."""
         return sum(count for count, _ in self.reasons.values())
 
+    @property
+    def first(self) -> tuple[str, str]:
+        """Reason and place of the first refused row (there is one)."""
+        reason, (_, place) = next(iter(self.reasons.items()))
+        return reason, place
+
     def __str__(self) -> str:
         most_first = sorted(self.reasons.items(), key=lambda item: -item[1][0])
-        shown = [f"{count}× {reason} (first at line {line})" for reason, (count, line) in most_first[:5]]
+        shown = [f"{count}× {reason} (first at {place})" for reason, (count, place) in most_first[:5]]
         more = len(most_first) - len(shown)
         return ", ".join(shown) + (f" and {more} other reasons" if more else "")
 

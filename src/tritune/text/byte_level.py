@@ -1,4 +1,4 @@
-"""The byte alphabet of GPT-2's byte-level BPE: each of the 256 bytes has a printable character in the vocabulary's spelling."""
+"""The byte alphabet of GPT-2's byte-level BPE: the printable character by which a vocabulary spells each byte."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ _REPLACEMENT = "\ufffd"
 class Detokenizer:
     """Turns the tokens of one answer into pieces of text whose sum is ``tokenizer.decode`` of all of them.
 
-    Byte-level vocabularies: the bytes go through an incremental UTF-8 decoder, O(1) a token. Others (whose pieces depend
-    on their neighbours): the last few tokens are decoded again, from the last token that was shown.
+    Byte-level vocabularies: the bytes go through an incremental UTF-8 decoder, O(1) a token. Others, whose pieces
+    depend on their neighbours: the last few tokens are decoded again, from the last token that was shown.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:

@@ -13,7 +13,10 @@ from tritune.errors import ModelFileError
 from tritune.text.specials import AddedToken
 from tritune.text.tokenizer import TokenizerSpec
 
-_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 # Pre-tokenizer names of llama.cpp, by the family whose rules they follow.
@@ -29,7 +32,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
 
 def read_gguf_vocab(metadata: Mapping[str, Any], source: str) -> TokenizerSpec:
-    """Rebuild the tokenizer of ``metadata``. Raises ModelFileError naming the key that is missing, unknown or damaged."""
+    """Rebuild the tokenizer of ``metadata``. Raises ModelFileError naming the key that is wrong."""
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(f"{source}: tokenizer.ggml.model is {model!r}; only 'gpt2' (byte-level BPE) can be read")

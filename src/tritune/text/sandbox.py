@@ -1,7 +1,7 @@
 """A Jinja environment for templates from model files: what transformers offers them, and bounds on what they may use.
 
-The template is untrusted text. The sandbox keeps it from Python's inside; the budget keeps it from running for ever (loop
-rounds and calls are counted) and from filling the memory (every joined, added or multiplied string is measured).
+The template is untrusted text. The sandbox keeps it from Python's inside; the budget keeps it from running for ever
+(loop rounds and calls are counted) and from filling the memory (every joined, added or multiplied string is measured).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TemplateRefused(jinja2.TemplateError):
 class _GenerationTag(Extension):
     """``{% generation %} … {% endgeneration %}`` marks answers in some templates; its body is rendered as it is."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  the base class declares it as an attribute of instances
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -40,7 +40,7 @@ class _GenerationTag(Extension):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """One environment per template: the budget of the rendering under way is its state, so it is used by one thread at a time."""
+    """The environment of one template. The budget of a rendering is its state: one thread at a time."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -50,11 +50,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         for name in ("center", "format", "pprint"):
             self.filters.pop(name, None)
         self.globals.pop("lipsum", None)
-        self.filters["tojson"] = _to_json
-        self.filters["_counted"] = self._counted
-        self.filters["_measured"] = self._measured
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        filters: dict[str, Any] = {"tojson": _to_json, "_counted": self._counted, "_measured": self._measured}
+        functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        self.filters.update(filters)
+        self.globals.update(functions)
 
     def compile_bounded(self, source: str) -> jinja2.Template:
         """Compile with every loop counted and every ``~`` measured. Raises jinja2.TemplateError."""
@@ -62,7 +61,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateRefused(f"the template has {len(source)} characters, more than {MAX_SOURCE_CHARS}")
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = _filtered(loop.iter, "_counted", loop.lineno)
+            loop.iter = _filtered(cast("nodes.Expr", loop.iter), "_counted", loop.lineno)
         for owner in list(tree.find_all(nodes.Node)):
             _measure_concats(owner)
         tree.set_environment(self)
@@ -146,9 +145,13 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as transformers writes it: not escaped for HTML, and other alphabets readable."""
-    allowed: dict[str, Any] = {k: v for k, v in options.items() if k in ("separators", "sort_keys", "ensure_ascii")}
-    return json.dumps(
-        value, indent=None if indent is None else min(int(indent), 16), **({"ensure_ascii": False} | allowed)
-    )
+    spaces = None if indent is None else min(int(indent), 16)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=spaces, separators=separators, sort_keys=sort_keys)

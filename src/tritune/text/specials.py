@@ -1,10 +1,10 @@
-"""Special tokens in the content of a tokenizer.json: which ones there are, and a copy in which text cannot reach them."""
+"""Special tokens in a tokenizer.json: which ones there are, and a copy in which no text reaches them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 _LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]+\|>|<｜[^｜]+｜>")
@@ -51,7 +51,8 @@ def promote_specials(
             tokens[text] = AddedToken(vocab[text], text, special=True)
     roles = set(named.values())
     marked = [
-        _as_special(t) if t.content in roles or _LOOKS_SPECIAL.fullmatch(t.content) else t for t in tokens.values()
+        replace(t, special=True) if t.content in roles or _LOOKS_SPECIAL.fullmatch(t.content) else t
+        for t in tokens.values()
     ]
     marked.sort(key=lambda token: token.id)
     return {**library, "added_tokens": [vars(token) for token in marked]}, marked
@@ -86,10 +87,6 @@ def special_pattern(added: Iterable[AddedToken]) -> re.Pattern[str]:
     special = sorted((token for token in added if token.special), key=lambda token: -len(token.content))
     parts = [r"\s*" * t.lstrip + re.escape(t.content) + r"\s*" * t.rstrip for t in special]
     return re.compile("|".join(parts) or r"(?!)")
-
-
-def _as_special(token: AddedToken) -> AddedToken:
-    return AddedToken(**{**vars(token), "special": True})
 
 
 def _sealed_name(token_id: int) -> str:

@@ -65,7 +65,7 @@ class StopStrings:
 
 
 def cut_at_stop(text: str, stops: Iterable[str]) -> tuple[str, bool]:
-    """``text`` up to the first stop string, and whether there was one: what the filter gives for the text in one piece."""
+    """``text`` up to the first stop string, and whether there was one: the filter on a text in one piece."""
     filtered = StopStrings(stops)
     kept = filtered.push(text)
     return kept + filtered.flush(), filtered.stopped

@@ -57,7 +57,7 @@ class ChatTemplate:
             self._template = self._environment.compile_bounded(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelFileError(f"{name}: line {error.lineno}: {_one_line(error)}") from error
-        except Exception as error:  # noqa: BLE001  the source is from outside: whatever its compilation raises is its fault
+        except Exception as error:
             raise ModelFileError(f"{name}: cannot be compiled ({_one_line(error)})") from error
 
     @staticmethod
@@ -86,7 +86,8 @@ class ChatTemplate:
     ) -> str:
         """The text of ``messages``; with ``add_generation_prompt`` up to where the assistant's answer begins.
 
-        ``named_tokens``: strings of ``bos_token``, ``eos_token`` …. Raises ModelFileError when the template fails or refuses.
+        ``named_tokens``: strings of ``bos_token``, ``eos_token`` …. Raises ModelFileError when the template fails or
+        refuses.
         """
         variables: dict[str, Any] = {
             "bos_token": "",
@@ -100,7 +101,7 @@ class ChatTemplate:
         with self._lock:
             try:
                 return self._environment.render_bounded(self._template, variables)
-            except Exception as error:  # noqa: BLE001  any exception here was raised by the template's own expressions
+            except Exception as error:
                 raise ModelFileError(f"{self.name}: {_one_line(error)}") from error
 
 

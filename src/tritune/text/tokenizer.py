@@ -1,8 +1,8 @@
 """Text to token ids and back: one class over the ``tokenizers`` library, for directories and for GGUF metadata.
 
-Two views of one vocabulary are kept. The *marked* one reads the strings of special tokens (``<|eot_id|>``) as those tokens;
-the *sealed* one cannot produce a special id at all: its special entries are renamed to strings that no text reaches, so text
-from outside (the content of a chat message, a row of training data) can never forge the markup of a turn.
+Two views of one vocabulary are kept. The *marked* one reads the strings of special tokens (``<|eot_id|>``) as those
+tokens; the *sealed* one cannot produce a special id at all: its special entries are renamed to strings that no text
+reaches, so text from outside (a chat message, a row of training data) can never forge the markup of a turn.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Tokenizer:
 
     @staticmethod
     def from_directory(path: str | Path) -> Tokenizer:
-        """The tokenizer of a Hugging Face directory (tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja).
+        """The tokenizer of a Hugging Face directory: tokenizer.json, and what lies beside it.
 
-        Raises ModelFileError when a file is missing or cannot be read.
+        That is tokenizer_config.json, special_tokens_map.json and chat_template.jinja, each optional. Raises ModelFileError when a file is missing or cannot be read.
         """
         from tritune.text.tokenizer_files import read_directory
 
@@ -88,7 +88,7 @@ class Tokenizer:
 
     @staticmethod
     def from_gguf(metadata: Mapping[str, Any], source: str = "GGUF file") -> Tokenizer:
-        """The byte-level BPE tokenizer inside a GGUF file's metadata (``tokenizer.ggml.*``, ``tokenizer.chat_template``).
+        """The byte-level BPE tokenizer in a GGUF file's metadata (``tokenizer.ggml.*``, ``tokenizer.chat_template``).
 
         Raises ModelFileError for another tokenizer model, an unknown pre-tokenizer, or damaged lists.
         """
@@ -97,7 +97,10 @@ class Tokenizer:
         return Tokenizer(read_gguf_vocab(metadata, source))
 
     def encode(self, text: str, special: bool) -> list[int]:
-        """Ids of ``text``, without BOS. ``special``: read the strings of special tokens as those tokens; else as plain text."""
+        """Ids of ``text``, without BOS. ``special``: read special tokens' strings as those tokens; else as plain text.
+
+        Raises InputError for text that is not valid Unicode.
+        """
         check_unicode(text)
         view = self._marked if special else self._sealed
         return view.encode(text, add_special_tokens=False).ids
@@ -127,7 +130,7 @@ class Tokenizer:
         return self._marked.token_to_id(token)
 
     def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes | None:
-        """The bytes that a token adds to the text, or None when the vocabulary is not byte-level (pieces depend on context)."""
+        """The bytes that a token adds to the text; None when the vocabulary is not byte-level (they depend on context)."""
         if not self._is_byte_level:
             return None
         if skip_special and token_id in self._special_ids:
@@ -194,7 +197,7 @@ def check_unicode(text: str) -> None:
 def _build(spec: Mapping[str, Any], source: str) -> LibraryTokenizer:
     try:
         built = LibraryTokenizer.from_str(json.dumps(spec))
-    except Exception as error:  # noqa: BLE001  the library raises bare Exception for whatever it dislikes
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelFileError(f"{source}: not a tokenizer that can be read ({reason})") from error
     built.no_truncation()

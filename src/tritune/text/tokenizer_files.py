@@ -77,7 +77,7 @@ def _named_tokens(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _declared_tokens(config: Mapping[str, Any], path: Path) -> list[AddedToken]:
-    """Entries of ``added_tokens_decoder``: an object from id to token, in files that keep them outside of tokenizer.json."""
+    """Entries of ``added_tokens_decoder`` (id to token), in files that keep them outside of tokenizer.json."""
     declared = config.get("added_tokens_decoder")
     if not isinstance(declared, Mapping):
         return []

@@ -1,12 +1,12 @@
 """Chat messages to token ids: the template's markup becomes special tokens, the content of messages never does.
 
-How. Every special token's string inside a message is replaced, before rendering, by a stand-in of two private characters.
-So the rendered text holds a special token's string only where the template wrote one. It is cut there; what lies between is
-put back to what the messages said and encoded with special tokens off. Ordinary content thus gets the very ids that
-encoding the rendered text as a whole gives, and a message that says ``<|eot_id|>Assistant:`` gets ordinary ones.
+How. Every special token's string inside a message is replaced, before rendering, by a stand-in of two private
+characters. So the rendered text holds a special token's string only where the template wrote one. It is cut there; what
+lies between is put back to what the messages said and encoded with special tokens off. Ordinary content thus gets the
+very ids that encoding the rendered text as a whole gives, and ``<|eot_id|>Assistant:`` in a message gets ordinary ones.
 
 An assistant turn is cut once more, where the template's generation prompt ends. Generation starts exactly there, so the
-tokens that are trained are those that are generated, and a chat's next prompt begins with the tokens already in its cache.
+tokens that are trained are those that are generated, and a chat's next prompt begins with the tokens in its cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST_INDEX = 0x100000
 
 @dataclass(frozen=True)
 class EncodedTurns:
-    """``tokens`` int32 [T]; ``trained`` bool [T]: the token is an answer's content or its end-of-turn, to be predicted."""
+    """``tokens`` int32 [T]; ``trained`` bool [T]: the token is of an answer or ends its turn, and is a target."""
 
     tokens: NDArray[np.int32]
     trained: NDArray[np.bool_]
@@ -63,9 +63,9 @@ def encode_chat(
 def encode_turns(
     tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], train: Sequence[bool] | None = None
 ) -> EncodedTurns:
-    """Ids of a conversation and which of them are trained: each answer and its end-of-turn, never a header or another role.
+    """Ids of a conversation, and which are trained: each answer and its end-of-turn, never a header or another role.
 
-    ``train``: one flag a message; an assistant's message with False is context only. The ids equal those of ``encode_chat``.
+    ``train``: one flag a message; an assistant's message with False is context only. The ids equal ``encode_chat``'s.
     When the template ends the last answer with no special token, the model's eos is added, and trained.
     Raises DataError for messages that are not a conversation, ModelFileError when the template fails or renders a turn
     in another way once later turns follow it.
@@ -116,7 +116,7 @@ class _Rendering:
         return ids + self._plain(position, end)
 
     def spans(self, strict: bool) -> list[_Span]:
-        """The text cut at the beginning and the end of each answer. ``strict``: refuse a template that rewrites its past."""
+        """The text cut where answers begin and end. ``strict``: refuse a template that rewrites its past."""
         spans: list[_Span] = []
         position = 0
         for index, message in enumerate(self._messages):
@@ -126,8 +126,8 @@ class _Rendering:
             if found is None or found[0] < position:
                 if strict:
                     raise ModelFileError(
-                        f"{self._template.name}: it renders message {index + 1} differently once others follow, so what is "
-                        "trained of it cannot be told; give another chat template"
+                        f"{self._template.name}: it renders message {index + 1} differently once others follow, so "
+                        "what is trained of it cannot be told; give another chat template"
                     )
                 continue
             spans += [_Span(position, found[0], None), _Span(*found, index)]
