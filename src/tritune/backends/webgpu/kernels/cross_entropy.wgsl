@@ -51,15 +51,16 @@ var<workgroup> row_target: i32;
     }
     let row_top = workgroup_max_f32(top);
     let row_total = workgroup_sum_f32(total * exp(top - row_top));
-    let lse = row_top + log(row_total);
+    // Differences to the maximum stay exact where the sum of a large maximum and a logarithm would be rounded.
     if li == 0u {
-        nll[row] = lse - logits[first + u32(goal)];
+        nll[row] = log(row_total) - (logits[first + u32(goal)] - row_top);
     }
 {% if backward %}
     workgroupBarrier();  // the first thread has read the target's logit
     let coefficient = coefficients[row];
+    let inverse = 1.0 / row_total;
     for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
-        let probability = exp(logits[first + i] - lse);
+        let probability = exp(logits[first + i] - row_top) * inverse;
         logits[first + i] = coefficient * select(probability, probability - 1.0, i == u32(goal));
     }
 {% endif %}

@@ -8,6 +8,7 @@
 // temperature, which changes no order.
 
 {% import "prelude.wgsl" as prelude with context %}
+{% set threads = 256 %}
 {{ prelude.params("S: u32", "V: u32", "words: u32") }}
 {{ binding("logits", "array<f32>") }}
 {{ binding("settings", "array<vec4<f32>>") }}
@@ -17,7 +18,7 @@
 {{ binding("logprob", "array<f32>") }}
 {% if masked %}{{ binding("allowed", "array<u32>") }}{% endif %}
 
-const THREADS = {{ workgroup_size }}u;
+const THREADS = {{ threads }}u;
 const LOWEST = -3.4028234e38;  // of a token that is not allowed: below every finite logit
 
 var<workgroup> row_settings: vec4<f32>;
@@ -26,9 +27,9 @@ var<workgroup> histogram: array<atomic<u32>, 256>;
 var<workgroup> found: vec2<u32>;
 
 {{ prelude.functions() }}
-{{ prelude.reduce("max", "f32") }}
-{{ prelude.reduce("sum", "f32") }}
-{{ prelude.argmax() }}
+{{ prelude.reduce("max", "f32", threads) }}
+{{ prelude.reduce("sum", "f32", threads) }}
+{{ prelude.argmax(threads) }}
 
 fn has_bit(word: u32, v: u32) -> bool {
     return ((word >> (v % 32u)) & 1u) == 1u;
@@ -151,7 +152,7 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
     return lowest;
 }
 
-{{ prelude.main() }}
+{{ prelude.main(threads) }}
     let row = workgroup_1d(wg, grid);
     if row >= params.S {
         return;
@@ -175,7 +176,7 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
         thread_top = max(thread_top, penalised(row, v, chosen.w));
     }
     let all_top = workgroup_max_f32(raw_top);
-    let lse = all_top + log(workgroup_sum_f32(raw_total * exp(raw_top - all_top)));
+    let total = workgroup_sum_f32(raw_total * exp(raw_top - all_top));
     let top = workgroup_max_f32(thread_top);
 
     let random = chosen.x > 0.0;
@@ -202,7 +203,7 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
     if li == 0u {
         let drawn_token = min(winner.index, params.V - 1u);
         token[row] = i32(drawn_token);
-        logprob[row] = logits[row * params.V + drawn_token] - lse;
+        logprob[row] = (logits[row * params.V + drawn_token] - all_top) - log(total);
         let at = row * params.words + drawn_token / 32u;
         seen[at] |= 1u << (drawn_token % 32u);
         state[row].z += 1u;
