@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tritune.errors import ConfigError
+from tritune.formats.fields import is_integer, is_number, short
 from tritune.models.config import ModelConfig
 from tritune.models.linears import PROJECTIONS, module_path
 
@@ -18,7 +20,7 @@ ALL_LINEAR = "all-linear"
 
 @dataclass(frozen=True)
 class LoRAConfig:
-    """The settings of an adapter, under the field's names (peft's own are in lora/peft.py).
+    """The settings of an adapter, under the field's names (peft's own are in lora/peft_config.py).
 
     target_modules: ``"all-linear"``; a list of names, where a module's path equals the entry or ends with
     ``"." + entry``; or a regular expression that must match the whole path (``model.layers.0.self_attn.q_proj``).
@@ -36,13 +38,18 @@ class LoRAConfig:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ConfigError(f"LoRA rank: expected a number >= 1, found {self.rank}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"LoRA dropout: expected a number in [0, 1), found {self.dropout}")
+        _expect("rank", self.rank, _is_rank(self.rank), "an integer >= 1")
+        _expect("alpha", self.alpha, _is_alpha(self.alpha), "a finite number >= 0")
+        _expect("dropout", self.dropout, is_number(self.dropout) and 0 <= self.dropout < 1, "a number in [0, 1)")
+        modules: object = self.target_modules
+        names = isinstance(modules, list | tuple) and all(
+            isinstance(name, str) for name in cast("list[object]", modules)
+        )
+        _expect("target_modules", modules, isinstance(modules, str) or names, "a string or a list of module names")
         for pattern, rank in self.rank_pattern.items():
-            if rank < 1:
-                raise ConfigError(f"LoRA rank_pattern {pattern!r}: expected a rank >= 1, found {rank}")
+            _expect(f"rank_pattern {pattern!r}", rank, _is_rank(rank), "an integer >= 1")
+        for pattern, alpha in self.alpha_pattern.items():
+            _expect(f"alpha_pattern {pattern!r}", alpha, _is_alpha(alpha), "a finite number >= 0")
 
     @property
     def scale(self) -> float:
@@ -59,6 +66,19 @@ class Target:
     rank: int
     alpha: float
     scale: float
+
+
+def _expect(setting: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise ConfigError(f"LoRA {setting}: expected {expected}, found {short(value)}")
+
+
+def _is_rank(value: object) -> bool:
+    return is_integer(value) and value >= 1
+
+
+def _is_alpha(value: object) -> bool:
+    return is_number(value) and math.isfinite(value) and value >= 0
 
 
 def lora_scale(alpha: float, rank: int, rslora: bool) -> float:
@@ -89,8 +109,10 @@ def _layers(config: LoRAConfig, model: ModelConfig) -> list[int]:
     if config.layers is None:
         return list(range(model.num_layers))
     for layer in config.layers:
-        if not 0 <= layer < model.num_layers:
-            raise ConfigError(f"LoRA layers: {layer} is not one of the model's layers 0 … {model.num_layers - 1}")
+        if not is_integer(layer) or not 0 <= layer < model.num_layers:
+            raise ConfigError(
+                f"LoRA layers: {short(layer)} is not one of the model's layers 0 … {model.num_layers - 1}"
+            )
     return sorted(set(config.layers))
 
 

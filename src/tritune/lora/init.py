@@ -6,11 +6,17 @@ import hashlib
 
 import numpy as np
 
+from tritune.errors import ConfigError
 from tritune.lora.types import Floats
 
 
 def tensor_generator(seed: int, name: str) -> np.random.Generator:
-    """The random stream of one tensor: its own for each (seed, name), so equal shapes do not get equal values."""
+    """The random stream of one tensor: its own for each (seed, name), so equal shapes do not get equal values.
+
+    Raises ConfigError for a negative seed.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed: expected an integer >= 0, found {seed}")
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest[:16], np.uint32).tolist()])
 
