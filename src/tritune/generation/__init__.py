@@ -1,0 +1,6 @@
+"""Drawing tokens: settings, and the engine that knows token ids only."""
+
+from tritune.generation.engine import Engine, FinishReason, Token
+from tritune.generation.settings import GenerationSettings
+
+__all__ = ["Engine", "FinishReason", "GenerationSettings", "Token"]

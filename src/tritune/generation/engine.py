@@ -1,0 +1,113 @@
+"""Engine: tokens in, tokens out, for one sequence on a device. It knows token ids only.
+
+The keys and values of what was fed stay in the cache, so a prompt that begins like the last one (the next turn of a chat)
+is only fed from where it differs. Each token costs one submit; nothing is allocated on the device between tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritune.errors import ConfigError, ContextLengthError
+from tritune.generation.settings import GenerationSettings
+from tritune.models.batch import Piece
+from tritune.models.cache import BLOCK_SIZE, CachedSequence
+from tritune.models.inference import InferenceState
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token. finish_reason is set on the last one: stop (an eos id) or length (max_tokens)."""
+
+    id: int
+    logprob: float  # in the model's own distribution, before temperature and filters
+    finish_reason: FinishReason | None
+
+
+class Engine:
+    """Generates for one sequence at a time over an InferenceState."""
+
+    def __init__(self, state: InferenceState, *, slot: int = 0, multiplier: float = 1.0) -> None:
+        """slot: the pool's adapter to use (0 = none); multiplier: a factor on its correction."""
+        self.state = state
+        self.slot = slot
+        self.multiplier = multiplier
+        self.sequence = CachedSequence(state.cache)
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens that prompt and answer may have together."""
+        return min(self.state.model.config.max_positions, self.state.cache.num_blocks * BLOCK_SIZE)
+
+    def generate(self, prompt: Sequence[int], settings: GenerationSettings) -> Iterator[Token]:
+        """Tokens after ``prompt``, as they are drawn; an eos id ends them and is itself the last one.
+
+        Raises ConfigError for an empty prompt or an id outside the vocabulary, ContextLengthError when prompt and
+        max_tokens exceed the context; both before anything is run.
+        """
+        self._check(prompt, settings)
+        return self._generate(list(prompt), settings)
+
+    def _check(self, prompt: Sequence[int], settings: GenerationSettings) -> None:
+        vocabulary = self.state.model.config.vocab_size
+        if not prompt:
+            raise ConfigError("the prompt is empty: there is no token to start from")
+        wrong = next((token for token in prompt if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise ConfigError(f"prompt token {wrong} is not in the vocabulary of {vocabulary}")
+        if len(prompt) + settings.max_tokens > self.context_length:
+            raise ContextLengthError(
+                f"a prompt of {len(prompt)} tokens and {settings.max_tokens} new tokens make "
+                f"{len(prompt) + settings.max_tokens}; the context holds {self.context_length}"
+            )
+
+    def _generate(self, prompt: list[int], settings: GenerationSettings) -> Iterator[Token]:
+        self._write_sampling(prompt, settings)
+        fresh = self._feed_prompt(prompt)
+        for count in range(1, settings.max_tokens + 1):
+            drawn = self.state.forward_and_sample([self._piece(fresh)])
+            token = int(drawn.tokens[0])
+            ends = token in settings.eos_ids
+            last = ends or count == settings.max_tokens
+            reason: FinishReason | None = ("stop" if ends else "length") if last else None
+            yield Token(token, float(drawn.logprobs[0]), reason)
+            if last:
+                return
+            fresh = [token]
+
+    def _feed_prompt(self, prompt: list[int]) -> list[int]:
+        """Feed the prompt from where the cache ends but for its last rows, which are returned."""
+        start = min(self.sequence.common_prefix(prompt), len(prompt) - 1)
+        self.sequence.truncate(start)
+        rest, size = prompt[start:], self.state.max_rows
+        while len(rest) > size:
+            self.state.forward([self._piece(rest[:size])])
+            rest = rest[size:]
+        return rest
+
+    def _piece(self, tokens: list[int]) -> Piece:
+        start = len(self.sequence.tokens)
+        self.sequence.extend(tokens)
+        return Piece(tokens, start, self.slot, self.multiplier, tuple(self.sequence.blocks))
+
+    def _write_sampling(self, prompt: list[int], settings: GenerationSettings) -> None:
+        numbers = (settings.temperature, settings.top_p, settings.min_p, settings.repetition_penalty)
+        self.state.set_sampling(
+            np.array([numbers], np.float32),
+            np.array([[settings.top_k, settings.seed, 0, 0]], np.uint32),
+            token_set(prompt, self.state.model.config.vocab_size)[None],
+        )
+
+
+def token_set(tokens: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
+    """A set of tokens as u32 words [ceil(V / 32)], bit v % 32 of word v // 32."""
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+    bits[list(tokens)] = True
+    return np.packbits(bits, bitorder="little").view(np.uint32)

@@ -1,0 +1,331 @@
+"""Model: a ternary model on a device with its tokenizer: logits, gradients, and generated text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritune.backends import open_backend
+from tritune.backends.base import Backend
+from tritune.errors import AdapterError, ConfigError, ContextLengthError
+from tritune.generation import Engine, GenerationSettings
+from tritune.lora import Adapter, AdapterPool
+from tritune.models.batch import Piece
+from tritune.models.bitnet import Activations, BitNet
+from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
+from tritune.models.config import GenerationDefaults, ModelConfig
+from tritune.models.inference import InferenceState, bucket_of
+from tritune.models.training_state import MicroBatch, TrainingState
+from tritune.models.weights import ModelSource, open_model
+from tritune.stream import TextStream
+from tritune.text import ChatTemplate, Message, Tokenizer, encode_chat
+
+Number = TypeVar("Number", int, float)
+
+Prompt = str | Sequence[Message] | Sequence[int]
+PREFILL_ROWS = 256
+"""Rows of a prompt that go through the model at once."""
+
+
+def built_in_model() -> Path:
+    """The model that comes with the package: tritune-stories-45m."""
+    return Path(__file__).parent / "assets" / "tritune-stories-45m"
+
+
+def load(
+    path_or_id: str | Path | None = None,
+    device: str = "auto",
+    activations: Activations = "int8",
+    *,
+    chat_template: str | Path | None = None,
+    context: int | None = None,
+    kv_dtype: Literal["f16", "f32"] = "f16",
+    progress: bool = True,
+) -> Model:
+    """Load a model onto a device.
+
+    path_or_id: a Hugging Face directory, a .gguf file, a model id ``org/name`` (downloaded, with progress); None: the built-in model.
+    device: auto (the best hardware GPU, else the CPU), webgpu, webgpu:<number or part of a name>, cpu, numpy.
+    activations: ``float`` turns the int8 rounding off, for exactness tests. chat_template overrides the model's own (a
+    built-in name, a file, or the template). context: most positions of prompt and answer together (default: the model's).
+    Raises ModelFileError, DeviceError, OutOfMemoryError, ConfigError.
+    """
+    if activations not in ("int8", "float"):
+        raise ConfigError(f"activations {activations!r}: expected int8 or float")
+    source = open_model(built_in_model() if path_or_id is None else path_or_id, progress=progress)
+    backend = open_backend(device)
+    return Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
+
+
+class Model:
+    """A loaded model. Made by ``load``."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        backend: Backend,
+        activations: Activations = "int8",
+        *,
+        chat_template: str | Path | None = None,
+        context: int | None = None,
+        kv_dtype: Literal["f16", "f32"] = "f16",
+    ) -> None:
+        self.config: ModelConfig = source.config
+        self.generation_defaults: GenerationDefaults = source.generation
+        self.backend = backend
+        self.tokenizer = _tokenizer(source)
+        self.template = ChatTemplate.resolve(self.tokenizer, chat_template, self.config.model_type)
+        self.context_length = min(context or self.config.max_positions, self.config.max_positions)
+        self.device_model = BitNet(backend, source, activations)
+        # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
+        self._kv_dtype: Literal["f16", "f32"] = "f32" if activations == "float" else kv_dtype
+        self._cache: KVCache | None = None
+        self._engines: dict[str, Engine] = {}
+        self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name or id, as adapters record it."""
+        return self.config.name
+
+    def close(self) -> None:
+        """Free the device's memory; the model cannot be used afterwards."""
+        self._engines.clear()
+        self._cache = None
+        self._training = None
+        self.backend.close()
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+    def logits(self, token_ids: Sequence[int], adapter: Adapter | None = None) -> NDArray[np.float32]:
+        """Logits float32 [T, vocab] after each of the T tokens. Raises ConfigError, ContextLengthError."""
+        tokens = self._checked(token_ids)
+        engine = self.engine(adapter)
+        sequence = CachedSequence(engine.state.cache)
+        engine.sequence.truncate(0)
+        parts: list[NDArray[np.float32]] = []
+        try:
+            for start in range(0, len(tokens), engine.state.max_rows):
+                rows = tokens[start : start + engine.state.max_rows]
+                sequence.extend(rows)
+                piece = Piece(rows, start, engine.slot, engine.multiplier, tuple(sequence.blocks))
+                parts.append(engine.state.logits([piece]))
+        finally:
+            sequence.truncate(0)
+        return np.concatenate(parts)
+
+    def loss_and_gradients(
+        self,
+        token_ids: Sequence[int],
+        trained: Sequence[bool] | NDArray[np.bool_],
+        adapter: Adapter,
+        *,
+        start_layer: int = 0,
+        recompute: bool = True,
+    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        """(mean loss over the trained tokens, gradient of each adapter tensor by its PEFT name).
+
+        trained[i]: token i is a target, predicted from the tokens before it (the first token never is). Layers below
+        start_layer get zero gradients. Raises ConfigError, ContextLengthError.
+        """
+        tokens = self._checked(token_ids)
+        targets = _targets(tokens, trained)
+        pool, state = self.training_state(
+            adapter, bucket_of(len(tokens), 1 << 30), start_layer=start_layer, recompute=recompute
+        )
+        pool.load([adapter])
+        self.backend.write(state.grads, np.zeros(state.grads.shape, np.float32))
+        self.backend.write(state.totals, np.zeros(state.totals.shape, np.float32))
+        padded = np.concatenate([targets, np.full(state.max_rows - len(targets), -1, np.int32)])
+        state.forward_backward(MicroBatch([Piece(tokens, 0, 1)], padded))
+        flat = self.backend.read(state.grads).astype(np.float32)
+        loss, count = self.backend.read(state.totals)[:2].tolist()
+        gradients = {name: view / np.float32(count) for name, view in adapter.tensors(flat).items()}
+        return loss / count, gradients
+
+    def training_state(
+        self,
+        adapter: Adapter,
+        max_rows: int,
+        *,
+        max_sequences: int | None = None,
+        start_layer: int = 0,
+        recompute: bool = True,
+    ) -> tuple[AdapterPool, TrainingState]:
+        """A pool holding the adapter, and the buffers and programs to train it; the last one is reused where it fits."""
+        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute)
+        if self._training is None or self._training[0] != key:
+            self._check_adapter(adapter)
+            self._training = None
+            pool = AdapterPool.for_adapters(self.backend, [adapter])
+            state = TrainingState(
+                self.device_model,
+                pool,
+                pool.flat,
+                max_rows=max_rows,
+                max_sequences=max_sequences,
+                start_layer=start_layer,
+                recompute=recompute,
+            )
+            self._training = (key, pool, state)
+        return self._training[1], self._training[2]
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+    def generate(self, prompt: Prompt, adapter: Adapter | None = None, **options: object) -> str:
+        """The text that follows a prompt; the options are those of ``stream``."""
+        return self.stream(prompt, adapter, **options).read()  # type: ignore[arg-type]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        adapter: Adapter | None = None,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        raw: bool = False,
+    ) -> TextStream:
+        """Generate text piece by piece: iterate over the result; then its finish_reason says why it ended.
+
+        prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat messages, or
+        token ids. A setting of None means the model's own generation_config, and max_tokens then at most what the
+        context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
+        Raises ConfigError, ContextLengthError.
+        """
+        ids = self.encode_prompt(prompt, raw=raw)
+        settings = self.settings(
+            len(ids),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+            ignore_eos=ignore_eos,
+        )
+        return TextStream(self.tokenizer, self.engine(adapter).generate(ids, settings), stop, len(ids))
+
+    def settings(
+        self,
+        prompt_length: int,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int = 0,
+        ignore_eos: bool = False,
+    ) -> GenerationSettings:
+        """Settings in which None is filled in from the model's generation_config."""
+        own = self.generation_defaults
+        if temperature is None:
+            temperature = 0.0 if own.do_sample is False else (1.0 if own.do_sample else 0.0)
+            if own.do_sample and own.temperature is not None:
+                temperature = own.temperature
+        if max_tokens is None:
+            room = self.context_length - prompt_length
+            if room < 1:
+                raise ContextLengthError(
+                    f"a prompt of {prompt_length} tokens leaves no room in the context of {self.context_length}"
+                )
+            max_tokens = min(own.max_new_tokens or 256, room)
+        return GenerationSettings(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=_first(top_k, own.top_k, 0),
+            top_p=_first(top_p, own.top_p, 1.0),
+            min_p=_first(min_p, own.min_p, 0.0),
+            repetition_penalty=_first(repetition_penalty, own.repetition_penalty, 1.0),
+            seed=seed,
+            eos_ids=() if ignore_eos else (own.eos_token_ids or self.tokenizer.end_ids),
+        )
+
+    def encode_prompt(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Token ids of a prompt; see ``stream``."""
+        if isinstance(prompt, str):
+            if raw or self.template.is_fallback:
+                return self.tokenizer.encode_prompt(prompt)
+            prompt = [{"role": "user", "content": prompt}]
+        items = list(prompt)
+        if items and all(isinstance(item, Mapping) for item in items):
+            return encode_chat(self.tokenizer, self.template, items)  # type: ignore[arg-type]
+        return self._checked(items)  # type: ignore[arg-type]
+
+    def engine(self, adapter: Adapter | None = None) -> Engine:
+        """The engine that generates with an adapter (None: the base); made on first use, kept for the base and one adapter."""
+        key = "" if adapter is None else adapter.content_key()
+        if key not in self._engines:
+            for stale in [k for k in self._engines if k and key]:
+                self._engines.pop(stale).sequence.truncate(0)
+            pool = None
+            if adapter is not None:
+                self._check_adapter(adapter)
+                pool = AdapterPool.for_adapters(self.backend, [adapter])
+            state = InferenceState(
+                self.device_model, self._kv_cache(), max_rows=min(PREFILL_ROWS, self.context_length), adapters=pool
+            )
+            self._engines[key] = Engine(state, slot=0 if adapter is None else 1)
+        engine = self._engines[key]
+        for other in self._engines.values():
+            if other is not engine:  # the cache has room for one sequence of the whole context
+                other.sequence.truncate(0)
+        return engine
+
+    def _kv_cache(self) -> KVCache:
+        if self._cache is None:
+            blocks = -(-self.context_length // BLOCK_SIZE)
+            self._cache = KVCache(self.backend, self.config, blocks, self._kv_dtype)
+        return self._cache
+
+    def _check_adapter(self, adapter: Adapter) -> None:
+        mine, theirs = self.config, adapter.model_config
+        for label in ("hidden_size", "intermediate_size", "num_layers", "q_size", "kv_size"):
+            if getattr(mine, label) != getattr(theirs, label):
+                raise AdapterError(
+                    f"the adapter was made for {label} {getattr(theirs, label)}, this base has {getattr(mine, label)}"
+                )
+
+    def _checked(self, token_ids: Sequence[int]) -> list[int]:
+        tokens = [int(token) for token in token_ids]
+        if not tokens:
+            raise ConfigError("no tokens: the sequence is empty")
+        wrong = next((token for token in tokens if not 0 <= token < self.config.vocab_size), None)
+        if wrong is not None:
+            raise ConfigError(f"token {wrong} is not in the vocabulary of {self.config.vocab_size}")
+        if len(tokens) > self.context_length:
+            raise ContextLengthError(f"{len(tokens)} tokens; the context holds {self.context_length}")
+        return tokens
+
+
+def _tokenizer(source: ModelSource) -> Tokenizer:
+    if source.directory is not None:
+        return Tokenizer.from_directory(source.directory)
+    assert source.gguf_metadata is not None
+    return Tokenizer.from_gguf(source.gguf_metadata, source.config.name)
+
+
+def _targets(tokens: list[int], trained: Sequence[bool] | NDArray[np.bool_]) -> NDArray[np.int32]:
+    mask = np.asarray(trained, np.bool_)
+    if mask.shape != (len(tokens),):
+        raise ConfigError(f"trained: expected {len(tokens)} flags, one for each token, found shape {mask.shape}")
+    targets = np.full(len(tokens), -1, np.int32)
+    targets[:-1] = np.where(mask[1:], np.asarray(tokens[1:], np.int32), -1)
+    if not (targets >= 0).any():
+        raise ConfigError("trained: no token is a target (the first token of a sequence cannot be one)")
+    return targets
+
+
+def _first(*values: Number | None) -> Number:
+    return next(value for value in values if value is not None)

@@ -1,0 +1,39 @@
+"""The log file of a run: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from tritune.training.events import Listener, RunStart, StepLog
+
+
+class JsonlLog(Listener):
+    """Writes ``train.jsonl`` into the run's folder, a line a log event; each line is flushed, so a killed run keeps its log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "train.jsonl"
+
+    def on_start(self, start: RunStart) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("")
+        self._append(
+            {
+                "event": "start",
+                "device": start.device,
+                "examples": start.num_examples,
+                "total_steps": start.total_steps,
+                "trainable_parameters": start.trainable_parameters,
+            }
+        )
+
+    def on_log(self, log: StepLog) -> None:
+        self._append({"event": "step", **asdict(log)})
+
+    def on_save(self, path: Path, step: int) -> None:
+        self._append({"event": "save", "step": step, "path": str(path)})
+
+    def _append(self, record: dict[str, object]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")

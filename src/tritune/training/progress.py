@@ -1,0 +1,88 @@
+"""The terminal's view of a run: what is trained, a bar with loss, tokens/s and time left, and what was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from tritune.training.events import Listener, RunStart, StepLog
+
+SHOWN = 1200
+"""Most characters of the first example."""
+
+
+class TerminalProgress(Listener):
+    """Prints to a rich console."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self._progress: Progress | None = None
+        self._task = None
+
+    def on_start(self, start: RunStart) -> None:
+        print_line = self.console.print
+        print_line(f"device: {escape(start.device)}", highlight=False)
+        print_line(
+            f"trainable parameters: {start.trainable_parameters:,} · examples: {start.num_examples:,} "
+            f"· optimizer steps: {start.total_steps:,}",
+            highlight=False,
+        )
+        for note in start.notes:
+            print_line(f"[yellow]note:[/] {escape(note)}", highlight=False)
+        print_line("first example (trained part in colour, between ⟦ ⟧):", highlight=False)
+        print_line(_coloured(start.first_example))
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._task = self._progress.add_task("training", total=start.total_steps, status="")
+        self._progress.start()
+
+    def on_step(self, step: int) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=step)
+
+    def on_log(self, log: StepLog) -> None:
+        if self._progress is None or self._task is None:
+            return
+        status = f"loss {log.loss:.3f} · {log.tokens_per_second:.0f} tokens/s"
+        if log.skipped_steps:
+            status += f" · [red]{log.skipped_steps} skipped[/]"
+        self._progress.update(self._task, completed=log.step, status=status)
+        if not self.console.is_terminal:  # a log file gets lines instead of a moving bar
+            self.console.print(
+                f"step {log.step}/{log.total_steps} loss {log.loss:.4f} lr {log.lr:.2e} grad norm {log.grad_norm:.3f} "
+                f"{log.tokens_per_second:.0f} tokens/s",
+                highlight=False,
+            )
+
+    def on_save(self, path: Path, step: int) -> None:
+        self.console.print(f"saved the adapter after step {step}: {escape(str(path))}", highlight=False)
+
+    def on_end(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _coloured(example: str) -> Text:
+    text = Text()
+    shown = example if len(example) <= SHOWN else example[:SHOWN] + " …"
+    for index, part in enumerate(shown.split("⟦")):
+        if index == 0:
+            text.append(part, style="dim")
+            continue
+        trained, _, rest = part.partition("⟧")
+        text.append(f"⟦{trained}⟧", style="green")
+        text.append(rest, style="dim")
+    return text
