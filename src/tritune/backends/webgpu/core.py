@@ -11,9 +11,11 @@ from weakref import WeakSet
 from tritune.backends.base import Array, Backend, Buffer, DType, Program, Stats
 from tritune.errors import DeviceError
 
-from .buffers import Memory
+from .buffers import own_buffer
 from .device import AdapterInfo, Device, WebGPUOptions
-from .program import Preparer, Runner, WebGPUProgram, own_buffer
+from .memory import Memory
+from .prepare import Preparer
+from .program import Runner, WebGPUProgram
 
 _NO_VARIANT: Mapping[str, object] = MappingProxyType({})
 

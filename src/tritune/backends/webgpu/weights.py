@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tritune.backends.base import Array, DType, Table, TernaryWeight
 from tritune.errors import DeviceError
 
-from .buffers import Memory, WebGPUBuffer, item_bytes
+from .buffers import WebGPUBuffer, item_bytes
+from .memory import Memory
 
 CODES_A_WORD = 16
 # Sums of products of an int8 and a ternary number stay exact in f32 up to 2^24.

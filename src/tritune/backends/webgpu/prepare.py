@@ -1,0 +1,152 @@
+"""From the arguments of ``dispatch`` to device objects: pipelines, parameters and bind groups, each made once."""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from tritune.backends.base import Buffer, Stats
+from tritune.errors import DeviceError
+
+from .buffers import WebGPUBuffer, human_bytes, own_buffer, round_up
+from .device import Device
+from .memory import Memory
+from .shaders import MAX_STORAGE_BUFFERS, Shaders
+
+_UNIFORM_SLOT = 256  # bytes; the largest offset alignment that WebGPU allows a device to ask for
+_UNIFORM_CHUNK = 64 << 10
+_CACHED_GROUPS = 4096  # bind groups kept for ops outside programs; a program keeps its own alive
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One prepared dispatch, and what it needs alive."""
+
+    kernel: str
+    pipeline: Any
+    group: Any
+    grid: tuple[int, int, int]
+    buffers: tuple[WebGPUBuffer, ...]
+
+
+class Parameters:
+    """The uniform arena: each distinct block of parameters once, in a slot of its own that never changes."""
+
+    def __init__(self, device: Device, memory: Memory) -> None:
+        self._device = device
+        self._memory = memory
+        self._slots: dict[bytes, tuple[Any, int]] = {}
+        self._chunks: list[Any] = []
+        self._used = _UNIFORM_CHUNK
+
+    def slot(self, block: bytes) -> tuple[Any, int]:
+        """(device buffer, offset) of a block of parameters."""
+        if block not in self._slots:
+            if self._used + _UNIFORM_SLOT > _UNIFORM_CHUNK:
+                self._chunks.append(self._memory.create_buffer(_UNIFORM_CHUNK, "UNIFORM|COPY_DST"))
+                self._used = 0
+            with self._device.errors("writing parameters"):
+                self._device.queue.write_buffer(self._chunks[-1], self._used, block)
+            self._slots[block] = (self._chunks[-1], self._used)
+            self._used += _UNIFORM_SLOT
+        return self._slots[block]
+
+    def close(self) -> None:
+        """Destroy the device buffers."""
+        for chunk in self._chunks:
+            chunk.destroy()
+        self._chunks.clear()
+
+
+class Preparer:
+    """Turns the arguments of ``dispatch`` into device objects, each made once."""
+
+    def __init__(self, device: Device, memory: Memory, stats: Stats) -> None:
+        self._device = device
+        self._stats = stats
+        self.shaders = Shaders(device, stats)
+        self.parameters = Parameters(device, memory)
+        self._groups: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+
+    def prepare(
+        self,
+        kernel: str,
+        variant: dict[str, object],
+        params: Sequence[int | float],
+        buffers: Sequence[Buffer],
+        grid: tuple[int, int, int],
+    ) -> Dispatch:
+        """See ``WebGPUCore.dispatch``."""
+        bound = tuple(checked_buffers(kernel, buffers, self._device.max_binding))
+        pipeline = self.shaders.pipeline(kernel, variant, len(bound))
+        return Dispatch(kernel, pipeline, self._group(pack_params(params), bound), self._fold(kernel, grid), bound)
+
+    def _group(self, block: bytes, buffers: tuple[WebGPUBuffer, ...]) -> Any:
+        key = (block, tuple((b.arena.serial, b.offset, b.nbytes) for b in buffers))
+        if key in self._groups:
+            self._groups.move_to_end(key)
+            return self._groups[key]
+        uniform, offset = self.parameters.slot(block)
+        resources = [(uniform, offset, len(block))] + [(b.arena.handle, b.offset, max(b.nbytes, 4)) for b in buffers]
+        entries = [
+            {"binding": i, "resource": {"buffer": handle, "offset": start, "size": size}}
+            for i, (handle, start, size) in enumerate(resources)
+        ]
+        with self._device.errors("making a bind group"):
+            group = self._device.handle.create_bind_group(layout=self.shaders.layout(len(buffers))[0], entries=entries)
+        self._stats.objects += 1
+        self._groups[key] = group
+        if len(self._groups) > _CACHED_GROUPS:
+            self._groups.popitem(last=False)
+        return group
+
+    def _fold(self, kernel: str, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """A grid within the device's limit: too many in x go on in y if y is 1, too many in y go on in z if z is 1."""
+        x, y, z = (int(side) for side in grid)
+        limit = self._device.max_grid
+        if x > limit and y == 1:
+            y = -(-x // limit)
+            x = -(-x // y)
+        elif y > limit and z == 1:
+            z = -(-y // limit)
+            y = -(-y // z)
+        if max(x, y, z) > limit:
+            raise DeviceError(f"kernel {kernel}: a grid of {grid} workgroups, the device's limit is {limit} a side")
+        return x, y, z
+
+    def close(self) -> None:
+        """Drop the bind groups and destroy the uniform arena."""
+        self._groups.clear()
+        self.parameters.close()
+
+
+def pack_params(params: Sequence[int | float]) -> bytes:
+    """Integers as u32 (negative ones as i32), floats as f32, padded to 16 bytes."""
+    words = [int(v) & 0xFFFFFFFF if isinstance(v, (Integral, np.bool_)) else float(v) for v in params]
+    block = b"".join(struct.pack("<I" if isinstance(word, int) else "<f", word) for word in words)
+    if len(block) > _UNIFORM_SLOT:
+        raise DeviceError(f"{len(params)} parameters, at most {_UNIFORM_SLOT // 4} fit")
+    return block.ljust(round_up(max(len(block), 16), 16), b"\0")
+
+
+def checked_buffers(kernel: str, buffers: Sequence[Buffer], max_binding: int) -> list[WebGPUBuffer]:
+    """The buffers of a dispatch, checked: at most 8, no two ranges overlap, none is larger than a binding may be."""
+    bound = [own_buffer(buffer) for buffer in buffers]
+    if len(bound) > MAX_STORAGE_BUFFERS:
+        raise DeviceError(f"kernel {kernel} binds {len(bound)} buffers, WebGPU promises {MAX_STORAGE_BUFFERS}")
+    for i, a in enumerate(bound):
+        if a.nbytes > max_binding:
+            raise DeviceError(
+                f"kernel {kernel}: a buffer {a.dtype} {a.shape} of {human_bytes(a.nbytes)} does not fit the device's "
+                f"binding limit of {human_bytes(max_binding)}"
+            )
+        for j, b in enumerate(bound[:i]):
+            if a.arena is b.arena and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes:
+                raise DeviceError(f"kernel {kernel}: buffers {j} and {i} overlap, WebGPU forbids to bind both")
+    return bound
