@@ -70,7 +70,7 @@ class Both:
 
 @pytest.fixture(scope="session")
 def plain_webgpu() -> Iterator[Backend]:
-    """WebGPU as on a device without subgroups and with small bindings, where other paths are taken."""
+    """WebGPU as on a device without subgroups and with small workgroups, where other paths are taken."""
     from tritune.backends.webgpu import WebGPUOptions, list_adapters, open_webgpu
 
     if not list_adapters():

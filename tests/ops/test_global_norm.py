@@ -18,9 +18,7 @@ def norm(grads, totals=TOTALS, clip=1.0, state=STATE):
 
     def op(backend):
         buffers = {"totals": backend.upload(totals), "state": backend.upload(state)}
-        backend.global_norm(
-            backend.upload(grads), buffers["totals"], backend.upload(settings), buffers["state"]
-        )
+        backend.global_norm(backend.upload(grads), buffers["totals"], backend.upload(settings), buffers["state"])
         return buffers
 
     return op
@@ -32,9 +30,7 @@ def elementwise(both, op):
     for name in expected:
         for i, value in enumerate(expected[name]):
             both.close(found[name][i], value, "f32", f"{name}[{i}]")
-    return dict(zip(OPTIMIZER_STATE, found["state"], strict=True)), dict(
-        zip(LOSS_TOTALS, found["totals"], strict=True)
-    )
+    return dict(zip(OPTIMIZER_STATE, found["state"], strict=True)), dict(zip(LOSS_TOTALS, found["totals"], strict=True))
 
 
 @pytest.mark.parametrize("size", [1, 3, 127, 129, 5003, 70001])

@@ -44,7 +44,11 @@ def test_backward_undoes_forward(both, rng):
     qkv, positions = rng.normal(size=(3, 4 * 12)), np.array([5, 17, 101])
 
     def op(backend):
-        buffer, table, rows = backend.upload(qkv), backend.upload(rope_table(128, 12, 500.0)), make_rows(backend, positions)
+        buffer, table, rows = (
+            backend.upload(qkv),
+            backend.upload(rope_table(128, 12, 500.0)),
+            make_rows(backend, positions),
+        )
         backend.rope(buffer, table, rows, 2, 1, 12)
         backend.rope_backward(buffer, table, rows, 2, 1, 12)
         return {"qkv": buffer}

@@ -10,9 +10,7 @@ from .core import WebGPUCore
 class HeadOps(WebGPUCore):
     """See Backend for each op's contract, kernels/<op>.wgsl for its layout and work split."""
 
-    def cross_entropy(
-        self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool
-    ) -> None:
+    def cross_entropy(self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool) -> None:
         """See Backend.cross_entropy."""
         num_rows, vocabulary = logits.shape
         self.dispatch(
