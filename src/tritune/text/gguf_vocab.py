@@ -123,7 +123,9 @@ def _token_types(metadata: Mapping[str, Any], count: int, source: str) -> list[i
     found = metadata.get("tokenizer.ggml.token_type")
     if found is None:
         return [_NORMAL] * count
-    types = [int(value) for value in found]
+    if not isinstance(found, Sequence) or not all(isinstance(value, int) for value in cast("Sequence[Any]", found)):
+        raise ModelFileError(f"{source}: tokenizer.ggml.token_type is not a list of whole numbers")
+    types = list(cast("Sequence[int]", found))
     if len(types) != count:
         raise ModelFileError(f"{source}: tokenizer.ggml.token_type has {len(types)} entries for {count} tokens")
     return types
@@ -134,6 +136,6 @@ def _token_id(metadata: Mapping[str, Any], role: str, count: int, source: str) -
     found = metadata.get(key)
     if found is None:
         return None
-    if not 0 <= int(found) < count:
-        raise ModelFileError(f"{source}: {key} is {found}, outside of the vocabulary of {count}")
-    return int(found)
+    if not isinstance(found, int) or not 0 <= found < count:
+        raise ModelFileError(f"{source}: {key} is {found!r}, expected an id of the vocabulary of {count}")
+    return found

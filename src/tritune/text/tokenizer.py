@@ -55,7 +55,10 @@ class Tokenizer:
     """A model's tokenizer. Immutable, and safe to share between threads."""
 
     def __init__(self, spec: TokenizerSpec) -> None:
-        library, added = promote_specials(spec.library, spec.named, spec.extra_added)
+        try:
+            library, added = promote_specials(spec.library, spec.named, spec.extra_added)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{spec.source}: damaged 'added_tokens' or vocabulary ({error!r})") from error
         self._source = spec.source
         self._library_spec = library
         self._marked = _build(library, spec.source)
@@ -80,7 +83,8 @@ class Tokenizer:
     def from_directory(path: str | Path) -> Tokenizer:
         """The tokenizer of a Hugging Face directory: tokenizer.json, and what lies beside it.
 
-        That is tokenizer_config.json, special_tokens_map.json and chat_template.jinja, each optional. Raises ModelFileError when a file is missing or cannot be read.
+        That is tokenizer_config.json, special_tokens_map.json and chat_template.jinja, each optional.
+        Raises ModelFileError when tokenizer.json is missing, or a file cannot be read.
         """
         from tritune.text.tokenizer_files import read_directory
 
@@ -130,7 +134,7 @@ class Tokenizer:
         return self._marked.token_to_id(token)
 
     def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes | None:
-        """The bytes that a token adds to the text; None when the vocabulary is not byte-level (they depend on context)."""
+        """The bytes that a token adds to the text; None when they depend on context (no byte-level vocabulary)."""
         if not self._is_byte_level:
             return None
         if skip_special and token_id in self._special_ids:
