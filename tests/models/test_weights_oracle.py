@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_models import HF_MODULES, make_hf
 
+from tiny_models import HF_MODULES, make_hf
 from tritune.models.weights import open_model
 
 torch = pytest.importorskip("torch")
@@ -71,9 +71,7 @@ def test_tables_and_norms_are_those_of_transformers(tie: bool, tmp_path: Path) -
     np.testing.assert_array_equal(layer.attn_sub_norm, reference.self_attn.attn_sub_norm.weight.detach().numpy())
     np.testing.assert_array_equal(layer.ffn_sub_norm, reference.mlp.ffn_sub_norm.weight.detach().numpy())
     np.testing.assert_array_equal(layer.input_norm, reference.input_layernorm.weight.detach().numpy())
-    np.testing.assert_array_equal(
-        layer.post_attention_norm, reference.post_attention_layernorm.weight.detach().numpy()
-    )
+    np.testing.assert_array_equal(layer.post_attention_norm, reference.post_attention_layernorm.weight.detach().numpy())
     np.testing.assert_array_equal(source.final_norm(), model.model.norm.weight.detach().numpy())
     table = source.head() if not tie else source.embedding()
     assert table is not None and table.dtype == "bf16"

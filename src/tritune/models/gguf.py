@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -82,7 +83,10 @@ class GGUFSource(ModelSource):
         info = self._file.info(name + ".weight")
         codes, scale = DECODERS[info.type_id](self._file.raw(info.name), shape, info.name)
         if name + ".scale" in self._file.infos:
-            scale = float(np.float32(scale) * self._vector(name + ".scale")[0])
+            with np.errstate(all="ignore"):
+                scale = float(np.float32(scale) * self._vector(name + ".scale")[0])
+            if not math.isfinite(scale):
+                raise ModelFileError(f"{self._file.path}: tensor {name}.scale makes a scale that is not finite")
         return TernaryMatrix(codes, scale)
 
     def _table(self, name: str) -> FloatTable:

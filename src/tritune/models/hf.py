@@ -86,9 +86,13 @@ class HFSource(ModelSource):
             return quantise_master(self._floats(name + ".weight"))
         scale = self._floats(name + ".weight_scale").reshape(1)[0]
         if self._storage == "divide":
-            if scale == 0:
-                raise ModelFileError(f"{self.directory}: tensor {name}.weight_scale is 0; the output is divided by it")
-            scale = np.float32(1) / scale
+            with np.errstate(all="ignore"):
+                reciprocal = np.float32(1) / scale
+            if not np.isfinite(reciprocal):
+                raise ModelFileError(
+                    f"{self.directory}: tensor {name}.weight_scale is {scale}; the output cannot be divided by it"
+                )
+            scale = reciprocal
         return TernaryMatrix(unpack_hf(self._tensors.read(name + ".weight"), name + ".weight"), float(scale))
 
     def _table(self, name: str) -> FloatTable:
