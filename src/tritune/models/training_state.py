@@ -118,8 +118,17 @@ class TrainingState:
             with self.backend.record() as program:
                 self.backend.global_norm(self.grads, self.totals, self.settings, self.optimizer_state)
                 self.backend.adamw(self.parameters, self.grads, self.m, self.v, self.settings, self.optimizer_state)
+                program.fetch(self.totals)
+                program.fetch(self.optimizer_state)
             self._update = program
         return self._update
+
+    def read_totals(self) -> tuple[dict[str, float], dict[str, float]]:
+        """(LOSS_TOTALS, OPTIMIZER_STATE) after the last update, by name; the sums for the log begin anew. Waits."""
+        program = self.update_program()
+        totals, state = (program.result(b).astype(float).tolist() for b in (self.totals, self.optimizer_state))
+        self.backend.write(self.totals, np.zeros(self.totals.shape, np.float32))
+        return dict(zip(LOSS_TOTALS, totals, strict=True)), dict(zip(OPTIMIZER_STATE, state, strict=True))
 
     def prepare(self) -> None:
         """Make every program now, so that no device object is made in the step loop."""

@@ -30,10 +30,15 @@ def ternary_product(
     return (codes.astype(weight.dtype) @ weight.T) / scales[:, None] * weight_scale
 
 
-def slots_of(slot: IntArray) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """(pool entry, its rows) for each adapter in a batch; rows without one (slot 0) are left out."""
+def slots_of(slot: IntArray) -> Iterator[tuple[int, slice | NDArray[np.intp]]]:
+    """(pool entry, its rows) for each adapter in a batch; rows without one (slot 0) are left out.
+
+    Rows that lie together come as a slice: no copy is made of them.
+    """
     for value in np.unique(slot[slot > 0]):
-        yield int(value) - 1, np.flatnonzero(slot == value)
+        rows = np.flatnonzero(slot == value)
+        together = rows[-1] - rows[0] + 1 == len(rows)
+        yield int(value) - 1, slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
 
 
 def lora_down(x: FloatArray, a: FloatArray, slot: IntArray) -> FloatArray:
