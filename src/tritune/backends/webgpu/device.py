@@ -73,13 +73,13 @@ def adapters_problem() -> str | None:
 def choose_adapter(spec: str, adapters: list[AdapterInfo]) -> AdapterInfo:
     """The adapter that ``webgpu``, ``webgpu:<index>`` or ``webgpu:<part of its name>`` means.
 
-    Raises DeviceError when there is none, with what there is.
+    Raises DeviceError when there is none, with what there is or what to install.
     """
     head, _, which = spec.partition(":")
     if head != "webgpu":
         raise DeviceError(f"device {spec!r}: expected webgpu, webgpu:<number> or webgpu:<part of the adapter's name>")
     if not adapters:
-        raise DeviceError(f"device {spec!r}: {_INSTALL_HINT}")
+        raise DeviceError(f"device {spec!r}: {adapters_problem() or _INSTALL_HINT}")
     if not which:
         return adapters[0]
     found = "; ".join(f"{a.index}: {a.name}" for a in adapters)

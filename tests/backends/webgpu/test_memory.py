@@ -1,0 +1,180 @@
+"""Buffers: zeros, transfers, views, arenas, and running out of memory."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from tritune.backends.numpy import NumpyBackend
+from tritune.errors import DeviceError, OutOfMemoryError
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i32", "u32", "i8"])
+@pytest.mark.parametrize("size", [1, 3, 4, 127, 5003])
+def test_round_trip(webgpu, rng, dtype, size):
+    numbers = {
+        "f32": np.float32,
+        "f16": np.float16,
+        "bf16": np.uint16,
+        "i32": np.int32,
+        "u32": np.uint32,
+        "i8": np.int8,
+    }
+    array = rng.integers(-100, 100, size).astype(numbers[dtype])
+    buffer = webgpu.upload(array, dtype)
+    assert (buffer.shape, buffer.dtype, buffer.size) == ((size,), dtype, size)
+    found = webgpu.read(buffer)
+    assert found.dtype == numbers[dtype]
+    np.testing.assert_array_equal(found, array)
+
+
+def test_write_casts_and_takes_any_layout(webgpu, rng):
+    array = rng.normal(size=(6, 4))
+    buffer = webgpu.empty((4, 6))
+    webgpu.write(buffer, array.T)
+    np.testing.assert_array_equal(webgpu.read(buffer), array.T.astype(np.float32))
+
+
+def test_shapes_without_elements_and_without_sides(webgpu):
+    assert webgpu.read(webgpu.empty((0, 4))).shape == (0, 4)
+    scalar = webgpu.upload(np.array(3.5))
+    assert webgpu.read(scalar) == 3.5
+
+
+def test_empty_is_zero_also_where_memory_is_used_again(opened):
+    backend = opened(arena_bytes=1 << 16)
+    for _ in range(3):
+        buffers = [backend.empty((1000,)) for _ in range(20)]
+        assert not any(np.asarray(backend.read(buffer)).any() for buffer in buffers)
+        for buffer in buffers:
+            backend.write(buffer, np.ones(1000))
+        del buffers, buffer
+        gc.collect()
+
+
+def test_freed_memory_is_used_again(opened):
+    backend = opened()
+    backend.empty((1000,))
+    before = backend.stats.bytes_allocated
+    for _ in range(10_000):
+        backend.empty((1000,))
+    assert backend.stats.bytes_allocated == before
+
+
+def test_a_large_buffer_is_given_back_to_the_driver(opened):
+    backend = opened(arena_bytes=1 << 20)
+    before = backend.stats.bytes_allocated
+    large = backend.empty((1 << 20,))
+    assert backend.stats.bytes_allocated >= before + (4 << 20)
+    del large
+    gc.collect()
+    assert backend.stats.bytes_allocated == before
+
+
+def test_many_buffers_few_objects(opened):
+    backend = opened()
+    buffers = [backend.empty((64, 3)) for _ in range(500)]
+    assert backend.stats.objects < 5
+    assert len({(buffer.arena.serial, buffer.offset) for buffer in buffers}) == 500
+
+
+def test_view_shares_memory(webgpu, rng):
+    array = rng.normal(size=(512,)).astype(np.float32)
+    buffer = webgpu.upload(array)
+    view = buffer.view(128, (2, 64))
+    np.testing.assert_array_equal(webgpu.read(view), array[128:256].reshape(2, 64))
+    webgpu.write(view, np.zeros((2, 64)))
+    array[128:256] = 0
+    np.testing.assert_array_equal(webgpu.read(buffer), array)
+
+
+def test_view_keeps_its_buffer_alive(webgpu):
+    view = webgpu.upload(np.arange(256.0)).view(64, (4,))
+    gc.collect()
+    others = [webgpu.upload(np.full(256, -1.0)) for _ in range(8)]
+    assert webgpu.read(view).tolist() == [64, 65, 66, 67]
+    del others
+
+
+def test_writing_part_of_a_word_leaves_the_rest(webgpu):
+    buffer = webgpu.upload(np.arange(64), "i8")
+    webgpu.write(buffer.view(0, (5,)), np.full(5, -1))
+    assert webgpu.read(buffer).tolist() == [-1] * 5 + list(range(5, 64))
+
+
+@pytest.mark.parametrize(("start", "shape"), [(-64, (4,)), (64, (65,)), (128, (1,))])
+def test_view_outside_is_refused(webgpu, start, shape):
+    with pytest.raises(DeviceError, match="of a buffer of 128 elements"):
+        webgpu.empty((128,)).view(start, shape)
+
+
+def test_wrong_number_of_elements_is_refused(webgpu):
+    with pytest.raises(DeviceError, match="write of 3 elements into a buffer of 4 f32"):
+        webgpu.write(webgpu.empty((4,)), np.zeros(3))
+
+
+def test_bf16_takes_raw_bits_only(webgpu):
+    with pytest.raises(DeviceError, match="raw uint16 bits, found float64"):
+        webgpu.upload(np.zeros(4), "bf16")
+
+
+def test_a_buffer_of_another_backend_is_refused(webgpu):
+    with pytest.raises(DeviceError, match="another backend"):
+        webgpu.read(NumpyBackend().empty((4,)))
+
+
+def test_larger_than_the_device_allows_is_out_of_memory(webgpu):
+    with pytest.raises(OutOfMemoryError, match=r"4096\.0 GiB asked for"):
+        webgpu.empty((1 << 40,))
+    assert webgpu.read(webgpu.empty((4,))).tolist() == [0] * 4
+
+
+def test_more_than_the_limit_is_out_of_memory(opened):
+    backend = opened(memory_limit_bytes=1 << 20)
+    kept = backend.empty((1 << 17,))
+    with pytest.raises(OutOfMemoryError, match=r"1\.0 MiB asked for, 1\.0 MiB of the limit of 1\.0 MiB"):
+        backend.empty((1 << 18,))
+    assert not np.asarray(backend.read(kept)).any()
+
+
+def test_the_drivers_own_refusal_is_out_of_memory(opened, monkeypatch):
+    import wgpu
+
+    backend = opened()
+
+    def refuse(**_):
+        raise wgpu.classes.GPUOutOfMemoryError("Not enough memory left.")
+
+    monkeypatch.setattr(backend.device.handle, "create_buffer", refuse)
+    with pytest.raises(OutOfMemoryError, match=r"allocating 64\.0 MiB"):
+        backend.empty((1 << 24,))
+
+
+def test_large_downloads_come_in_pieces(webgpu, monkeypatch, rng):
+    from tritune.backends.webgpu import memory
+
+    monkeypatch.setattr(memory, "_STAGING_BYTES", 64)
+    array = rng.normal(size=333).astype(np.float32)
+    np.testing.assert_array_equal(webgpu.read(webgpu.upload(array)), array)
+
+
+def test_closed_backend_says_so(opened):
+    backend = opened()
+    buffer = backend.empty((4,))
+    backend.close()
+    backend.close()
+    assert backend.stats.bytes_allocated == 0
+    for call in (lambda: backend.empty((4,)), lambda: backend.read(buffer), lambda: backend.zero(buffer)):
+        with pytest.raises(DeviceError, match="closed"):
+            call()
+
+
+def test_an_unclosed_backend_warns(webgpu):
+    from tritune.backends.webgpu import open_webgpu
+
+    backend = open_webgpu(f"webgpu:{webgpu.device.info.index}")
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del backend
+        gc.collect()
