@@ -99,7 +99,7 @@ def test_a_wrong_choice_names_what_there_is(monkeypatch, spec, words):
 def test_no_driver_says_what_to_install(monkeypatch):
     assert listed(monkeypatch) == []
     assert "mesa-vulkan-drivers" in str(adapters_problem())
-    with pytest.raises(DeviceError, match="no Vulkan driver.*mesa-vulkan-drivers"):
+    with pytest.raises(DeviceError, match=r"no Vulkan driver.*mesa-vulkan-drivers"):
         open_webgpu("webgpu")
 
 
@@ -117,7 +117,7 @@ def test_a_driver_that_refuses(monkeypatch):
             raise RuntimeError("Request device failed (2): not today")
 
     adapters = listed(monkeypatch, Refusing("broken", "DiscreteGPU"))
-    with pytest.raises(DeviceError, match="broken: the driver refused.*not today"):
+    with pytest.raises(DeviceError, match=r"broken: the driver refused.*not today"):
         device_module.Device(adapters[0], WebGPUOptions())
 
 

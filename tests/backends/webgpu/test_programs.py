@@ -178,13 +178,13 @@ def test_missing_parameters_are_refused(webgpu):
 def test_an_unknown_kernel_or_variant_is_named(webgpu):
     with pytest.raises(DeviceError, match="kernel nothing"):
         webgpu.dispatch("nothing", params=[], buffers=[], grid=(1, 1, 1))
-    with pytest.raises(DeviceError, match="kernel logits_gemv .*format"):
+    with pytest.raises(DeviceError, match=r"kernel logits_gemv .*format"):
         webgpu.dispatch("logits_gemv", params=[], buffers=[], grid=(1, 1, 1))
 
 
 def test_a_kernel_that_does_not_compile_is_named(webgpu):
     buffers = [webgpu.empty((4,)) for _ in range(3)]
-    with pytest.raises(DeviceError, match="compiling kernel logits_gemv .*f64x2") as error:
+    with pytest.raises(DeviceError, match=r"compiling kernel logits_gemv .*f64x2") as error:
         variant = {"format": "f64", "rows": 1}
         webgpu.dispatch("logits_gemv", params=[1, 1, 4, 1, 0], buffers=buffers, grid=(1, 1, 1), variant=variant)
     assert "\n" not in str(error.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,8 @@ class Memory:
         self._stats = stats
         self._arenas: list[Arena] = []
         self._arenas_made = 0
+        self._returned: deque[tuple[Arena, int, int]] = deque()
+        self._lock = Lock()
         self._staging: Any = None
         self._staging_size = 0
         self._callback: tuple[Any, Any] | None = None
@@ -61,15 +65,17 @@ class Memory:
             raise DeviceError("the backend is closed")
 
     def _take(self, size: int) -> Block:
-        for arena in self._arenas:
+        with self._lock:
+            self._give_back_returned()
+            for arena in self._arenas:
+                offset = arena.take(size)
+                if offset is not None:
+                    return Block(arena, offset, size, self._release)
+            arena = self._new_arena(size)
             offset = arena.take(size)
-            if offset is not None:
-                return Block(arena, offset, size, self._release)
-        arena = self._new_arena(size)
-        offset = arena.take(size)
-        if offset is None:
-            raise OutOfMemoryError(f"no room for {human_bytes(size)}")
-        return Block(arena, offset, size, self._release)
+            if offset is None:
+                raise OutOfMemoryError(f"no room for {human_bytes(size)}")
+            return Block(arena, offset, size, self._release)
 
     def _new_arena(self, needed: int) -> Arena:
         """An arena for ``needed`` bytes; arenas double in size up to the option's, a larger buffer gets its own."""
@@ -104,13 +110,31 @@ class Memory:
         return handle
 
     def _release(self, arena: Arena, offset: int, size: int) -> None:
-        if self.closed:
-            return
-        arena.give_back(offset, size)
-        if size > self._device.options.arena_bytes and arena.free == [(0, arena.size)]:
-            self._arenas.remove(arena)
-            arena.handle.destroy()  # the driver keeps it until submitted work has finished
-            self._stats.bytes_allocated -= arena.size
+        """Take back a block that was dropped.
+
+        The garbage collector may drop one at any moment, also in the middle of an allocation: then it waits its turn.
+        """
+        self._returned.append((arena, offset, size))
+        if not self.closed and self._lock.acquire(blocking=False):
+            try:
+                self._give_back_returned()
+            finally:
+                self._lock.release()
+
+    def _give_back_returned(self) -> None:
+        """Return dropped blocks to their arenas; an arena that was made for one large buffer goes back to the driver."""
+        while self._returned:
+            arena, offset, size = self._returned.popleft()
+            arena.give_back(offset, size)
+            if size > self._device.options.arena_bytes and arena.free == [(0, arena.size)]:
+                self._arenas.remove(arena)
+                self.destroy_buffer(arena.handle, arena.size)
+
+    def destroy_buffer(self, handle: Any, size: int) -> None:
+        """Give a device buffer back; the driver keeps it until submitted work has finished."""
+        if not self.closed:
+            handle.destroy()
+            self._stats.bytes_allocated -= size
 
     def _clear(self, arena: Arena, offset: int, size: int) -> None:
         with self._device.errors("clearing a buffer"):
@@ -157,8 +181,7 @@ class Memory:
     def _read_piece(self, arena: Arena, offset: int, size: int) -> Bytes:
         if size > self._staging_size:
             if self._staging is not None:
-                self._staging.destroy()
-                self._stats.bytes_allocated -= self._staging_size
+                self.destroy_buffer(self._staging, self._staging_size)
             self._staging_size = max(64 << 10, 1 << (size - 1).bit_length())
             self._staging = self.create_buffer(self._staging_size, "COPY_DST|MAP_READ")
         with self._device.errors(f"reading {human_bytes(size)}"):

@@ -50,9 +50,11 @@ class LinearOps(WebGPUCore):
         w = _own_weight(weight)
         tokens = y.shape[0]
         exact = codes is not None
-        if exact and scales is None:
-            raise DeviceError("linear: codes were given without their scales")
-        buffers = [codes or x, w.words, w.row_scales, y] + ([scales] if exact and scales else [])
+        buffers = [x if codes is None else codes, w.words, w.row_scales, y]
+        if exact:
+            if scales is None:
+                raise DeviceError("linear: codes were given without their scales")
+            buffers.append(scales)
         params = (tokens, w.out_features, w.in_features, accumulate)
         if tokens <= FEW_ROWS:
             variant = {"exact": exact, "rows": rows_variant(tokens)}

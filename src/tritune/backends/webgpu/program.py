@@ -71,12 +71,15 @@ class WebGPUProgram(Program):
         return as_array(self._results[offset : offset + bound.nbytes], bound).copy()
 
     def close(self) -> None:
-        """Free what the program holds on the device; the backend does it when it closes."""
+        """Free what the program holds on the device; happens when it is dropped, or when the backend closes."""
         if self.staging is not None:
-            self.staging.destroy()
+            self._runner.memory.destroy_buffer(self.staging, self._staging_bytes)
             self.staging = None
         self.dispatches.clear()
         self.encoded.clear()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Runner:
