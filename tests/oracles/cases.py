@@ -26,7 +26,7 @@ PATTERNS: dict[str, Any] = {
 CASES = {
     "bitnet relu2, rank and alpha patterns": Case({}, LoRAConfig(rank=4, alpha=8, **PATTERNS)),
     "bitnet relu2 bitlinear, hidden 28": Case(
-        {"linear_class": "bitlinear", "hidden": 28, "heads": 7, "kv_heads": 1, "ffn": 52, "vocab": 131},
+        {"linear_class": "bitlinear", "hidden": 28, "heads": 7, "kv_heads": 7, "ffn": 52, "vocab": 131},
         LoRAConfig(rank=3, alpha=5),
     ),
     "bitnet silu, hidden 20, rslora": Case(
