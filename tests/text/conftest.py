@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_tokenizer import write_directory
 
+from tiny_tokenizer import write_directory
 from tritune.text import Tokenizer
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -10,13 +10,26 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_tokenizer import USER_DEFINED, bitnet_json, chatml_json, gguf_metadata, write_directory
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from tiny_tokenizer import USER_DEFINED, bitnet_json, chatml_json, gguf_metadata, write_directory
 from tritune.errors import InputError, ModelFileError
 from tritune.text import Tokenizer
 
-PIECES = ["<|eot_id|>", "<|im_end|>", "<|begin_of_text|>", "<think>", " ", "\n", "\r\n", "It's", "123456", "é", "🙂", "東京"]
+PIECES = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|begin_of_text|>",
+    "<think>",
+    " ",
+    "\n",
+    "\r\n",
+    "It's",
+    "123456",
+    "é",
+    "🙂",
+    "東京",
+]
 ANY_TEXT = st.lists(st.one_of(st.text(max_size=8), st.sampled_from(PIECES)), max_size=12).map("".join)
 FEW = settings(max_examples=60, deadline=None)
 
@@ -215,7 +228,6 @@ def test_llama3_ranks_without_pre(shared: Path) -> None:
     """The vocabulary of the 2B-4T, from its tiktoken ranks: whatever the merges list, ids follow from the ranks alone."""
     regex = pytest.importorskip("regex")
     from tiny_tokenizer import LLAMA3_REGEX
-
     from tritune.text.byte_level import byte_alphabet
 
     lines = (shared / "data/llama3_tokenizer.model").read_bytes().split(b"\n")

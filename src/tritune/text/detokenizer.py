@@ -13,7 +13,8 @@ class Detokenizer:
     """Turns the tokens of one answer into pieces of text whose sum is ``tokenizer.decode`` of all of them.
 
     Byte-level vocabularies: the bytes go through an incremental UTF-8 decoder, O(1) a token. Others, whose pieces
-    depend on their neighbours: the last few tokens are decoded again, from the last token that was shown.
+    depend on their neighbours: the last few tokens are decoded again, from the last token that was shown; the sum then
+    equals the whole as long as the bytes are UTF-8.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
@@ -23,6 +24,8 @@ class Detokenizer:
         self._window: list[int] = []  # tokens of a vocabulary that is not byte-level: shown context, then unshown ones
         self._shown = 0  # how many tokens of the window were shown
 
+        self._waiting = 0  # how many tokens in a row ended inside of a character
+
     def push(self, token_id: int) -> str:
         """The text that is certain now that ``token_id`` has come: often a word, empty in the middle of a character."""
         added = self._tokenizer.token_bytes(token_id, self._skip_special)
@@ -30,8 +33,9 @@ class Detokenizer:
             return self._utf8.decode(added)
         self._window.append(token_id)
         piece = self._unshown()
-        # A character of at most four bytes is spread over at most four tokens: later than that it is broken for good.
-        if piece.endswith(_REPLACEMENT) and len(self._window) - self._shown < 4:
+        # A character has four bytes at most: three tokens may wait for more, a fourth shows that they are broken.
+        self._waiting = self._waiting + 1 if piece.endswith(_REPLACEMENT) else 0
+        if 0 < self._waiting < 4:
             return ""
         if piece:
             self._advance()
@@ -48,5 +52,6 @@ class Detokenizer:
         return self._tokenizer.decode(self._window, self._skip_special)[len(before) :]
 
     def _advance(self) -> None:
+        self._waiting = 0
         self._window = self._window[self._shown :]
         self._shown = len(self._window)

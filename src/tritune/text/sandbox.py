@@ -19,7 +19,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_SOURCE_CHARS = 1 << 20
-MAX_STEPS = 1_000_000  # loop rounds and calls in one rendering
+MAX_STEPS = 200_000  # loop rounds and calls in one rendering
 MAX_CHARS = 16 << 20  # of the output, and of any string made on the way
 
 _PADDING_METHODS = frozenset({"format", "format_map", "center", "ljust", "rjust", "zfill", "expandtabs"})

@@ -24,7 +24,7 @@ class AddedToken:
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> AddedToken:
-        """Read an entry of tokenizer.json. Raises AttributeError, KeyError, TypeError or ValueError when it is not one."""
+        """Read an entry of tokenizer.json. Raises one of Python's own errors when it is not one."""
         flags = {
             name: bool(entry.get(name, False)) for name in ("special", "lstrip", "rstrip", "normalized", "single_word")
         }

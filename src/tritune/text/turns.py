@@ -228,7 +228,7 @@ def _check(messages: Sequence[Message]) -> None:
         raise DataError("a conversation needs at least one message")
     for index, message in enumerate(messages):
         role = message.get("role")
-        if role not in ROLES:
+        if not isinstance(role, str) or role not in ROLES:
             raise DataError(f"message {index + 1}: role is {role!r}, expected one of {', '.join(sorted(ROLES))}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"message {index + 1}: content is {type(message.get('content')).__name__}, expected text")
