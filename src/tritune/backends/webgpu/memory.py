@@ -122,7 +122,7 @@ class Memory:
                 self._lock.release()
 
     def _give_back_returned(self) -> None:
-        """Return dropped blocks to their arenas; an arena that was made for one large buffer goes back to the driver."""
+        """Return dropped blocks to their arenas; an arena made for one large buffer goes back to the driver."""
         while self._returned:
             arena, offset, size = self._returned.popleft()
             arena.give_back(offset, size)
