@@ -67,6 +67,8 @@ class AdapterPool:
     def _check(self, adapter: Adapter, entry: int) -> None:
         if entry >= self.layout.entries:
             raise AdapterError(f"the pool has room for {self.layout.entries} adapters")
+        if adapter.layout.groups != self.layout.groups:
+            raise AdapterError("an adapter made for another model's sizes in this model's pool")
         if adapter.layout.rank > self.layout.rank:
             raise AdapterError(f"an adapter of rank {adapter.layout.rank} in a pool of rank {self.layout.rank}")
         missing = set(adapter.layout.a_offsets) - set(self.layout.a_offsets)
