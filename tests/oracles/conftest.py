@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from tiny_models import make_hf
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from oracles.reference import Reference, multiplying_copy
 
+torch.set_num_threads(1)  # the models are tiny
 Make = Callable[..., tuple[Path, Reference]]
 
 
