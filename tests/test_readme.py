@@ -15,7 +15,7 @@ from tritune.assets import BUILTIN_MODEL
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMAND = re.compile(r"\btritune ([a-z]+)(.*)")
+COMMAND = re.compile(r"(?:^ {4}|`|/bin/)tritune ([a-z]+)([^`]*)")  # as code, not in a sentence
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 ROWS = re.findall(r'^    (\{".*\})$', README, re.MULTILINE)
 
@@ -30,7 +30,7 @@ def stated_flags() -> dict[str, set[str]]:
     flags = dict[str, set[str]]()
     for line in README.splitlines():
         for command, rest in COMMAND.findall(line):
-            flags.setdefault(command, set()).update(FLAG.findall(rest.split("`")[0]))
+            flags.setdefault(command, set()).update(FLAG.findall(rest))
         if line.startswith("| `-"):
             flags.setdefault("train", set()).update(FLAG.findall(line.split("|")[1]))
     return flags
