@@ -119,4 +119,6 @@ class WebGPUCore(Backend):
 
     def synchronize(self) -> None:
         """See Backend.synchronize."""
+        if self.closed:
+            raise DeviceError("the backend is closed")
         self.device.wait()
