@@ -113,6 +113,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rank": True}, r"LoRA rank: .* found True"),
     ({"alpha": math.nan}, r"LoRA alpha: expected a finite number >= 0, found nan"),
     ({"alpha": math.inf}, r"LoRA alpha: .* found inf"),
+    ({"alpha": 10**400}, r"LoRA alpha: .* found 1000"),
     ({"alpha": -1}, r"LoRA alpha: .* found -1"),
     ({"dropout": 1.0}, r"LoRA dropout: expected a number in \[0, 1\), found 1\.0"),
     ({"dropout": -0.1}, r"LoRA dropout"),

@@ -30,6 +30,10 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"lora_alpha": "8"}, "lora_alpha is '8'"),
     ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
     ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
+    ({"lora_alpha": 10**400}, "lora_alpha is 1000"),
+    ({"lora_alpha": -1}, "lora_alpha is -1; expected a number >= 0"),
+    ({"alpha_pattern": {"q_proj": 10**400}}, "alpha_pattern 'q_proj' is 1000"),
+    ({"an_unknown\nthing": 1}, r"'an_unknown\\nthing' is 1"),
     ({"lora_dropout": 1}, r"lora_dropout is 1; expected a number in \[0, 1\)"),
     ({"use_rslora": "yes"}, "use_rslora is 'yes'; expected true or false"),
     ({"use_dora": True}, r"use_dora is True; expected null, false or empty \(this is not supported\)"),
@@ -112,6 +116,7 @@ TENSORS: list[tuple[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]
     ("other prefix", lambda t: {"x" + k: v for k, v in t.items()}, r"no place in the model for 12 tensors \(first: x"),
     ("bare model", lambda t: {k.replace(".model.", ".", 1): v for k, v in t.items()}, "no place in the model"),
     ("two names", lambda t: t | {Q_A.removeprefix("base_model.model."): t[Q_A]}, "are for the same matrix"),
+    ("line break", lambda t: t | {"a\nb": t[Q_A]}, r"'a\\nb'"),
     ("other adapter", lambda t: t | {Q_A.replace(".weight", ".other.weight"): t[Q_A]}, "no place"),
     ("embedding", lambda t: t | {"base_model.model.model.embed_tokens.lora_embedding_A": t[Q_A]}, "LoRA of an emb"),
     ("dora", lambda t: t | {Q_A.replace("lora_A", "lora_magnitude_vector"): t[Q_A]}, "DoRA is not supported"),
@@ -163,6 +168,10 @@ def test_damaged_and_missing_files(tmp_path: Path, files: Files) -> None:
     for text in ("", "{", "[]", '"x"', "\xff", "[" * 100_000):
         (path / "adapter_config.json").write_bytes(text.encode("latin-1"))
         refuse(path, r"x/adapter_config\.json: ")
+
+
+def test_a_name_that_the_system_refuses() -> None:
+    refuse(Path("x" * 5000), "x: cannot be read: File name too long")
 
 
 def test_an_adapter_of_another_size_is_said_plainly(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_adapters import random_adapter, same, tiny_base
+from tiny_adapters import Base, random_adapter, same, tiny_base
 from tritune.errors import AdapterError
 from tritune.lora import Adapter, LoRAConfig
 
@@ -157,6 +157,14 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"file/below: the adapter cannot be saved: "):
         OLD.save(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(AdapterError, match="the adapter cannot be saved: File name too long"):
+        OLD.save("x" * 5000)
+
+
+def test_any_name_of_a_base_can_be_written(tmp_path: Path) -> None:
+    base = Base(BASE.config, "é\udcff\n/base")
+    Adapter.create(base, LoRAConfig(rank=2)).save(tmp_path)
+    assert Adapter.load(tmp_path, base).base_model == base.name
 
 
 def test_a_config_without_weights_never_becomes_half_of_an_adapter(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeGuard, TypeVar, cast
 
 from tritune.errors import ConfigError
 from tritune.formats.fields import is_integer, is_number, short
@@ -68,6 +68,11 @@ class Target:
     scale: float
 
 
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number that a float can hold; integers may be larger."""
+    return is_number(value) and abs(value) <= sys.float_info.max
+
+
 def _expect(setting: str, value: object, good: bool, expected: str) -> None:
     if not good:
         raise ConfigError(f"LoRA {setting}: expected {expected}, found {short(value)}")
@@ -78,7 +83,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _is_alpha(value: object) -> bool:
-    return is_number(value) and math.isfinite(value) and value >= 0
+    return is_finite_number(value) and value >= 0
 
 
 def lora_scale(alpha: float, rank: int, rslora: bool) -> float:

@@ -10,6 +10,11 @@ from tritune.formats.fields import short
 META = frozenset("\\*+?[](){}|^$")
 
 
+def plain(name: str) -> str:
+    """A name from a file as a message shows it: on one line, not too long."""
+    return name if name.isprintable() and len(name) <= 160 else short(name)
+
+
 def ends_with(path: str, name: str) -> bool:
     """Whether a module's path is the name or ends with it at a dot."""
     return path == name or path.endswith("." + name)

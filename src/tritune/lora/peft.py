@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save as to_safetensors
 
+from tritune.atomic import reason
 from tritune.errors import AdapterError, ModelFileError
 from tritune.formats.fields import read_json_object
 from tritune.formats.safetensors import SafetensorsFile
 from tritune.lora.adapter import Adapter, tensor_name
 from tritune.lora.config import LoRAConfig, Target, lora_scale
+from tritune.lora.patterns import plain
 from tritune.lora.peft_config import Module, PeftConfig, describe, parse_peft_config, render_peft_config
 from tritune.lora.peft_files import CONFIG_NAME, current_weights, write_pair
 from tritune.lora.types import Floats
@@ -56,6 +58,8 @@ def load_adapter(path: Path, model: ModelConfig, base_name: str) -> Adapter:
         return _load(path, model, base_name)
     except ModelFileError as error:
         raise AdapterError(str(error)) from None
+    except OSError as error:
+        raise AdapterError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def _load(path: Path, model: ModelConfig, base_name: str) -> Adapter:
@@ -113,10 +117,11 @@ def _pairs(file: SafetensorsFile, model: ModelConfig) -> dict[Module, Pair]:
 
 
 def _lost_message(path: Path, lost: list[str], model: ModelConfig) -> str:
-    what = f"tensor {lost[0]}" if len(lost) == 1 else f"{len(lost)} tensors (first: {', '.join(lost[:3])})"
-    reason = next((text for part, text in OTHER_KINDS.items() if part in lost[0]), None)
-    reason = reason or f"this base has layers 0 … {model.num_layers - 1} of {', '.join(PROJECTIONS)}"
-    return f"{path}: no place in the model for {what}: {reason}"
+    first = ", ".join(plain(name) for name in lost[:3])
+    what = f"tensor {first}" if len(lost) == 1 else f"{len(lost)} tensors (first: {first})"
+    why = next((text for part, text in OTHER_KINDS.items() if part in lost[0]), None)
+    why = why or f"this base has layers 0 … {model.num_layers - 1} of {', '.join(PROJECTIONS)}"
+    return f"{path}: no place in the model for {what}: {why}"
 
 
 def _target(file: SafetensorsFile, module: Module, pair: Pair, config: PeftConfig, model: ModelConfig) -> Target:
@@ -186,7 +191,7 @@ def _warn_of_other_base(config: PeftConfig, base_name: str) -> None:
         return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
     if config.base_model and base_name and last(config.base_model) != last(base_name):
-        warnings.warn(f"{config.where}: made for {config.base_model}, loaded on {base_name}", stacklevel=5)
+        warnings.warn(f"{config.where}: made for {plain(config.base_model)}, loaded on {base_name}", stacklevel=5)
 
 
 def save_adapter(adapter: Adapter, path: Path) -> None:

@@ -7,15 +7,14 @@ tuners/tuners_utils.py).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from tritune.errors import AdapterError
-from tritune.formats.fields import Fields, is_integer, is_number, short
-from tritune.lora.config import Target
-from tritune.lora.patterns import Pattern, ends_with
+from tritune.formats.fields import Fields, is_integer, short
+from tritune.lora.config import Target, is_finite_number
+from tritune.lora.patterns import Pattern, ends_with, plain
 from tritune.models.config import ModelConfig
 from tritune.models.linears import PROJECTIONS, module_path
 
@@ -79,7 +78,7 @@ class PeftConfig:
             return
         for entry in self.targets:
             if not any(ends_with(path, entry) for path in paths):
-                raise AdapterError(f"{self.where}: target_modules promises {entry!r}, which has no tensors")
+                raise AdapterError(f"{self.where}: target_modules promises {short(entry)}, which has no tensors")
         for layer in range(model.num_layers):
             for path in (module_path(layer, projection) for projection in PROJECTIONS):
                 if self._promises(layer, path) and path not in paths:
@@ -99,14 +98,14 @@ def parse_peft_config(mapping: Mapping[str, Any], where: str) -> PeftConfig:
     """Check a file's fields. Raises AdapterError or ModelFileError that name the field."""
     fields = Fields(mapping, where)
     _check_supported(fields)
-    dropout = fields.number("lora_dropout", 0.0)
+    dropout = 0.0 if "lora_dropout" not in fields else _number(fields, "lora_dropout")
     if dropout >= 1:
         raise fields.error("lora_dropout", "a number in [0, 1)")
     return PeftConfig(
         where=where,
         base_model=fields.text("base_model_name_or_path", ""),
         rank=fields.integer("r"),
-        alpha=fields.number("lora_alpha"),
+        alpha=_number(fields, "lora_alpha"),
         dropout=dropout,
         rslora=fields.boolean("use_rslora", False),
         rank_pattern=_patterns(fields, "rank_pattern", int),
@@ -130,7 +129,16 @@ def _check_supported(fields: Fields) -> None:
         )
     for key, value in fields.mapping.items():
         if value and key not in READ and key not in HARMLESS:
-            raise fields.error(key, "null, false or empty (this is not supported)")
+            raise AdapterError(
+                f"{fields.where}: {plain(key)} is {short(value)}; expected null, false or empty (this is not supported)"
+            )
+
+
+def _number(fields: Fields, key: str) -> float:
+    value: object = fields.mapping.get(key)
+    if not is_finite_number(value) or value < 0:
+        raise fields.error(key, "a number >= 0")
+    return float(value)
 
 
 def _patterns(fields: Fields, key: str, kind: type[Number]) -> tuple[tuple[Pattern, Number], ...]:
@@ -141,7 +149,7 @@ def _patterns(fields: Fields, key: str, kind: type[Number]) -> tuple[tuple[Patte
         raise fields.error(key, "an object of names and numbers")
     patterns: list[tuple[Pattern, Number]] = []
     for text, number in cast("dict[str, object]", value).items():
-        good = is_number(number) and math.isfinite(number) and number >= 0
+        good = is_finite_number(number) and number >= 0
         if not good or (kind is int and (not is_integer(number) or number < 1)):
             expected = "an integer >= 1" if kind is int else "a number >= 0"
             raise AdapterError(f"{fields.where}: {key} {short(text)} is {short(number)}; expected {expected}")
@@ -238,7 +246,7 @@ def render_peft_config(
         "inference_mode": True,
         "peft_version": PEFT_VERSION,
     }
-    return (json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(config, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _plain(value: float) -> int | float:

@@ -40,9 +40,11 @@ def _interrupted(path: Path) -> bool:
 
 def write_pair(path: Path, weights: bytes, config: bytes) -> None:
     """Write weights and config, the config last. Raises AdapterError if the system refuses; the old ones then stay."""
-    if path.exists() and not path.is_dir():
-        raise AdapterError(f"{path}: cannot save an adapter there: it is a file; expected a directory or a new name")
     try:
+        if path.exists() and not path.is_dir():
+            raise AdapterError(
+                f"{path}: cannot save an adapter there: it is a file; expected a directory or a new name"
+            )
         path.mkdir(parents=True, exist_ok=True)
         _recover(path)
         with staged(path / WEIGHTS_NAME, weights) as new_weights:
