@@ -24,7 +24,8 @@ class Chat:
         self.messages: list[Message] = list(self._system)
 
     def say(self, text: str) -> Iterator[str]:
-        """The answer to ``text``, in pieces. Raises ContextLengthError when the conversation has outgrown the context."""
+        """The answer to ``text``, in pieces. Raises ContextLengthError when the conversation has outgrown the
+        context."""
         asked: list[Message] = [*self.messages, {"role": "user", "content": text}]
         stream = self.last = self.model.stream(asked, self.adapter, **self.options)
         return self._answer(asked, stream)

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tritune.assets import BUILTIN_MODEL
 from tritune.backends import open_backend
 from tritune.backends.base import Backend
 from tritune.errors import AdapterError, ConfigError, ContextLengthError
@@ -31,11 +32,6 @@ PREFILL_ROWS = 256
 """Rows of a prompt that go through the model at once."""
 
 
-def built_in_model() -> Path:
-    """The model that comes with the package: tritune-stories-45m."""
-    return Path(__file__).parent / "assets" / "tritune-stories-45m"
-
-
 def load(
     path_or_id: str | Path | None = None,
     device: str = "auto",
@@ -48,15 +44,16 @@ def load(
 ) -> Model:
     """Load a model onto a device.
 
-    path_or_id: a Hugging Face directory, a .gguf file, a model id ``org/name`` (downloaded, with progress); None: the built-in model.
+    path_or_id: a Hugging Face directory, a .gguf file, a model id ``org/name`` (downloaded, with progress); None: the
+    built-in model.
     device: auto (the best hardware GPU, else the CPU), webgpu, webgpu:<number or part of a name>, cpu, numpy.
     activations: ``float`` turns the int8 rounding off, for exactness tests. chat_template overrides the model's own (a
-    built-in name, a file, or the template). context: most positions of prompt and answer together (default: the model's).
-    Raises ModelFileError, DeviceError, OutOfMemoryError, ConfigError.
+    built-in name, a file, or the template). context: most positions of prompt and answer together (default: the
+    model's). Raises ModelFileError, DeviceError, OutOfMemoryError, ConfigError.
     """
     if activations not in ("int8", "float"):
         raise ConfigError(f"activations {activations!r}: expected int8 or float")
-    source = open_model(built_in_model() if path_or_id is None else path_or_id, progress=progress)
+    source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id, progress=progress)
     backend = open_backend(device)
     return Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
 
@@ -155,7 +152,8 @@ class Model:
         start_layer: int = 0,
         recompute: bool = True,
     ) -> tuple[AdapterPool, TrainingState]:
-        """A pool holding the adapter, and the buffers and programs to train it; the last one is reused where it fits."""
+        """A pool holding the adapter, and the buffers and programs to train it; the last one is reused where it
+        fits."""
         key = (adapter.targets, max_rows, max_sequences, start_layer, recompute)
         if self._training is None or self._training[0] != key:
             self._check_adapter(adapter)
@@ -196,7 +194,8 @@ class Model:
     ) -> TextStream:
         """Generate text piece by piece: iterate over the result; then its finish_reason says why it ended.
 
-        prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat messages, or
+        prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat
+        messages, or
         token ids. A setting of None means the model's own generation_config, and max_tokens then at most what the
         context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
         Raises ConfigError, ContextLengthError.
@@ -264,7 +263,8 @@ class Model:
         return self._checked(items)  # type: ignore[arg-type]
 
     def engine(self, adapter: Adapter | None = None) -> Engine:
-        """The engine that generates with an adapter (None: the base); made on first use, kept for the base and one adapter."""
+        """The engine that generates with an adapter (None: the base); made on first use, kept for the base and one
+        adapter."""
         key = "" if adapter is None else adapter.content_key()
         if key not in self._engines:
             for stale in [k for k in self._engines if k and key]:

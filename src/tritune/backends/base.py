@@ -5,7 +5,8 @@ into buffers that the caller made (so that nothing is allocated in a token or st
 the docstring says ``+=``. Shapes: T rows of a batch, D hidden size, F feed-forward size, H query heads, G key/value
 heads, d head size, N outputs and K inputs of a linear, V vocabulary, R rows given to the head, S sequences.
 
-**Rows.** A batch is T rows (tokens) of S sequences, the rows of a sequence contiguous and in order. A row whose position
+**Rows.** A batch is T rows (tokens) of S sequences, the rows of a sequence contiguous and in order. A row whose
+position
 is -1 is spare: it fills a bucket, writes no cache, and its other outputs are finite values that nobody reads.
 
 **Recording.** ``with backend.record() as program`` collects ops; ``program.run()`` runs them in one submit, as often as
@@ -59,7 +60,7 @@ OPTIMIZER_SETTINGS = (
 )  # f32 [8]
 OPTIMIZER_STATE = (  # f32 [8]
     "grad_norm",  # of the mean gradient of the last step, before clipping
-    "factor",  # what AdamW multiplies the summed gradient with: clip factor / trained tokens; 0 when the step is skipped
+    "factor",  # what AdamW multiplies the summed gradient with: clip factor / trained tokens; 0 in a skipped step
     "finite",  # 1 when the last step was applied, 0 when it was skipped
     "correction1",  # 1 - beta1^t
     "correction2",  # 1 - beta2^t
@@ -70,7 +71,8 @@ OPTIMIZER_STATE = (  # f32 [8]
 
 
 class Buffer(ABC):
-    """A piece of device memory with a shape. ``f32 [T, D]`` in the docstrings below is a Buffer of that dtype and shape."""
+    """A piece of device memory with a shape. ``f32 [T, D]`` in the docstrings below is a Buffer of that dtype and
+    shape."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -82,14 +84,16 @@ class Buffer(ABC):
 
     @abstractmethod
     def view(self, start: int, shape: tuple[int, ...]) -> Buffer:
-        """The elements from ``start`` (in elements of the flat buffer; a multiple of 64 of them) in a shape of their own.
+        """The elements from ``start`` (in elements of the flat buffer; a multiple of 64 of them) in a shape of their
+        own.
 
         A view shares memory with its buffer.
         """
 
 
 class TernaryWeight(ABC):
-    """A frozen ternary matrix of one or several parts stacked by rows (q, k and v; gate and up), a scale for each part."""
+    """A frozen ternary matrix of one or several parts stacked by rows (q, k and v; gate and up), a scale for each
+    part."""
 
     out_features: int
     in_features: int
@@ -144,7 +148,8 @@ class LoRAGrad:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout on the input of the LoRA branch. Its mask is a function of (seed, step, module, element): see ops/dropout.py."""
+    """Dropout on the input of the LoRA branch. Its mask is a function of (seed, step, module, element): see
+    ops/dropout.py."""
 
     rate: float
     module: int  # number of the linear in the model
@@ -260,7 +265,8 @@ class Backend(ABC):
     def rms_norm_backward(
         self, x: Buffer, gain: Buffer, eps: float, dy: Buffer, dx: Buffer, accumulate: bool = False
     ) -> None:
-        """dx f32 [T, D] (= or, accumulate, +=) gradient through the norm of x, given dy. dx may be dy unless accumulate."""
+        """dx f32 [T, D] (= or, accumulate, +=) gradient through the norm of x, given dy. dx may be dy unless
+        accumulate."""
 
     @abstractmethod
     def linear(
@@ -276,9 +282,11 @@ class Backend(ABC):
         lora: LoRA | None = None,
         dropout: Dropout | None = None,
     ) -> None:
-        """y f32 [T, N] (= or +=) ternary product of codes i8 [T, K] / scales [T], plus the LoRA correction of x f32 [T, K].
+        """y f32 [T, N] (= or +=) ternary product of codes i8 [T, K] / scales [T], plus the LoRA correction of x f32
+        [T, K].
 
-        codes None: the rounding is off, the ternary product takes x itself. x is not read if codes are given and lora is None.
+        codes None: the rounding is off, the ternary product takes x itself. x is not read if codes are given and lora
+        is None.
         """
 
     @abstractmethod
@@ -294,7 +302,8 @@ class Backend(ABC):
         grad: LoRAGrad | None = None,
         dropout: Dropout | None = None,
     ) -> None:
-        """dx f32 [T, K] (=; None: not wanted) and the adapter's gradient (+=), given dy f32 [T, N] and the linear's x."""
+        """dx f32 [T, K] (=; None: not wanted) and the adapter's gradient (+=), given dy f32 [T, N] and the linear's
+        x."""
 
     @abstractmethod
     def rope(self, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
@@ -331,7 +340,8 @@ class Backend(ABC):
         kv_heads: int,
         head_dim: int,
     ) -> None:
-        """o f32 [T, H * d]: row t attends to positions 0 … positions[t] of its sequence in the cache (o = 0 for spare rows)."""
+        """o f32 [T, H * d]: row t attends to positions 0 … positions[t] of its sequence in the cache (o = 0 for spare
+        rows)."""
 
     @abstractmethod
     def causal_attention(
@@ -395,7 +405,8 @@ class Backend(ABC):
 
     @abstractmethod
     def cross_entropy(self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool) -> None:
-        """nll f32 [R] of targets i32 [R] (-1: spare, nll 0); backward: logits f32 [R, V] become their gradient in place,
+        """nll f32 [R] of targets i32 [R] (-1: spare, nll 0); backward: logits f32 [R, V] become their gradient in
+        place,
 
         coefficients[r] * (softmax - onehot), for the loss Σ coefficients[r] * nll[r]; 0 in spare rows.
         """
@@ -417,17 +428,20 @@ class Backend(ABC):
     ) -> None:
         """Draw token i32 [S] from logits f32 [S, V]; logprob f32 [S] is its log-softmax in the unchanged logits.
 
-        settings f32 [S, 4] (SAMPLE_SETTINGS), state u32 [S, 4] (SAMPLE_STATE; draw += 1), seen u32 [S, ceil(V / 32)] is the
-        set of tokens that the repetition penalty knows (bit v % 32 of word v // 32; the drawn token is added), allowed likewise.
+        settings f32 [S, 4] (SAMPLE_SETTINGS), state u32 [S, 4] (SAMPLE_STATE; draw += 1), seen u32 [S, ceil(V / 32)]
+        is the set of tokens that the repetition penalty knows (bit v % 32 of word v // 32; the drawn token is added),
+        allowed likewise.
         """
 
     @abstractmethod
     def global_norm(self, grads: Buffer, totals: Buffer, settings: Buffer, state: Buffer) -> None:
-        """Norm of the mean gradient grads f32 [n] / step_tokens, into state (OPTIMIZER_STATE) with clip factor, finite check,
+        """Norm of the mean gradient grads f32 [n] / step_tokens, into state (OPTIMIZER_STATE) with clip factor,
+        finite check,
 
         bias corrections and counters; adds the step's totals to the log's and clears the step's (LOSS_TOTALS).
         """
 
     @abstractmethod
     def adamw(self, parameters: Buffer, grads: Buffer, m: Buffer, v: Buffer, settings: Buffer, state: Buffer) -> None:
-        """One AdamW step (decoupled weight decay) over flat f32 [n] buffers, skipped if state says so; then grads = 0."""
+        """One AdamW step (decoupled weight decay) over flat f32 [n] buffers, skipped if state says so; then grads =
+        0."""

@@ -1,6 +1,7 @@
 """Engine: tokens in, tokens out, for one sequence on a device. It knows token ids only.
 
-The keys and values of what was fed stay in the cache, so a prompt that begins like the last one (the next turn of a chat)
+The keys and values of what was fed stay in the cache, so a prompt that begins like the last one (the next turn of a
+chat)
 is only fed from where it differs. Each token costs one submit; nothing is allocated on the device between tokens.
 """
 

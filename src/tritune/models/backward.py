@@ -1,7 +1,7 @@
 """block_backward: the exact gradient of one block, for its input and all its adapters.
 
-The gradient dx f32 [T, D] of the residual stream is updated in place, from the block's output to its input: each branch adds
-to it, and the residual path is the buffer itself.
+The gradient dx f32 [T, D] of the residual stream is updated in place, from the block's output to its input: each
+branch adds to it, and the residual path is the buffer itself.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class BitNet:
     """A model's weights on a device, and the ops that make a block of it."""
 
     def __init__(self, backend: Backend, source: ModelSource, activations: Activations = "int8") -> None:
-        """Upload a model, a layer at a time. activations: int8 as it was trained, or float (rounding off, for tests)."""
+        """Upload a model, a layer at a time. activations: int8 as it was trained, or float (rounding off, for
+        tests)."""
         self.backend = backend
         self.config = source.config
         self.floats = activations == "float"
@@ -86,7 +87,8 @@ class BitNet:
         adapters: Adapters | None,
         attend: Attend,
     ) -> None:
-        """Forward of one block: out f32 [T, D] of x; mid is the hidden state between its halves. All three may be one buffer."""
+        """Forward of one block: out f32 [T, D] of x; mid is the hidden state between its halves. All three may be one
+        buffer."""
         backend, layer, eps = self.backend, self.layers[index], self.config.rms_norm_eps
 
         def linear(group: str, inputs: Buffer | None, raw: Buffer, weight: TernaryWeight, y: Buffer, add: bool) -> None:

@@ -42,7 +42,8 @@ class QuantBuffers:
 
 @dataclass(frozen=True)
 class BlockBuffers:
-    """What a block computes on the way. ``lse`` and ``mid`` are None in inference, the normed ones where nobody reads them."""
+    """What a block computes on the way. ``lse`` and ``mid`` are None in inference, the normed ones where nobody reads
+    them."""
 
     normed: Buffer | None  # f32 [T, D], input of q, k, v
     qkv: Buffer  # f32 [T, (H + 2G) * d]

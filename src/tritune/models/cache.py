@@ -15,8 +15,8 @@ BLOCK_SIZE = 32
 class KVCache:
     """Keys and values of ``num_blocks`` blocks for every layer, and the list of free blocks.
 
-    Blocks are reference-counted, so that several sequences can hold the same prefix; a block with more than one holder is
-    full and is never written again.
+    Blocks are reference-counted, so that several sequences can hold the same prefix; a block with more than one
+    holder is full and is never written again.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class CachedSequence:
         self.tokens: list[int] = []
 
     def extend(self, tokens: list[int]) -> None:
-        """Make room for more tokens and note them. Raises ContextLengthError (and changes nothing) when there is none."""
+        """Make room for more tokens and note them. Raises ContextLengthError (and changes nothing) when there is
+        none."""
         needed = -(-(len(self.tokens) + len(tokens)) // BLOCK_SIZE) - len(self.blocks)
         if needed > self.cache.free_blocks:
             raise ContextLengthError(

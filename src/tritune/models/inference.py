@@ -84,7 +84,8 @@ class InferenceState:
         seen: NDArray[np.uint32],
         allowed: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Settings [S, 4] (SAMPLE_SETTINGS), state [S, 4] (SAMPLE_STATE), seen and allowed sets [S, ceil(V / 32)] of each sequence."""
+        """Settings [S, 4] (SAMPLE_SETTINGS), state [S, 4] (SAMPLE_STATE), seen and allowed sets [S, ceil(V / 32)] of
+        each sequence."""
         self._head.write_sampling(settings, state, seen, allowed)
 
     def forward_and_sample(self, pieces: Sequence[Piece], *, limited: bool = False) -> Drawn:
@@ -114,7 +115,8 @@ class InferenceState:
         return np.concatenate(chunks)
 
     def prepare(self, rows: int, *, limited: bool | None = False) -> None:
-        """Make the programs for batches of ``rows`` rows now, so that no device object is made later (limited None: no sampling)."""
+        """Make the programs for batches of ``rows`` rows now, so that no device object is made later (limited None:
+        no sampling)."""
         self._forward_program(bucket_of(rows, self.max_rows))
         if limited is not None:
             self._sample_program(limited)

@@ -1,6 +1,7 @@
 """TrainingState: the buffers and programs of a forward and backward over packed sequences.
 
-One micro-batch is one submit: forward, loss, backward, each a program so that the head's can be as short as the number of
+One micro-batch is one submit: forward, loss, backward, each a program so that the head's can be as short as the
+number of
 trained rows allows. Gradients and losses are summed, un-normalised, on the device; ``update`` ends an optimizer step.
 
 By default a block's input is saved and its inside computed again in backward; ``recompute=False`` keeps everything.
@@ -34,7 +35,8 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class SavedActivations:
-    """What backward needs of each layer: its input, and its inside (one set shared by all layers when it is recomputed)."""
+    """What backward needs of each layer: its input, and its inside (one set shared by all layers when it is
+    recomputed)."""
 
     inputs: list[Buffer]  # f32 [T, D] of layer 0 … L; the last one is the final hidden state
     blocks: list[BlockBuffers]
@@ -43,8 +45,8 @@ class SavedActivations:
 class TrainingState:
     """Buffers and programs for micro-batches of at most ``max_rows`` rows.
 
-    adapters is a pool of one entry; flat_grad (laid out like it) receives the gradient, ``+=``. Layers below start_layer
-    get no gradient.
+    adapters is a pool of one entry; flat_grad (laid out like it) receives the gradient, ``+=``. Layers below
+    start_layer get no gradient.
     """
 
     def __init__(
@@ -180,7 +182,8 @@ class TrainingState:
 
 
 class LossHead:
-    """Final norm, logits, loss and their gradient, of the trained rows only, in chunks: logits never exist for all rows."""
+    """Final norm, logits, loss and their gradient, of the trained rows only, in chunks: logits never exist for all
+    rows."""
 
     def __init__(self, model: BitNet, max_rows: int) -> None:
         backend, config = model.backend, model.config

@@ -10,7 +10,8 @@ from tritune.ops.arrays import FloatArray
 def adamw(
     parameters: FloatArray, grads: FloatArray, m: FloatArray, v: FloatArray, settings: FloatArray, state: FloatArray
 ) -> None:
-    """One step in place on flat [n] buffers, unless state (of global_norm) says that the step is skipped; then grads = 0."""
+    """One step in place on flat [n] buffers, unless state (of global_norm) says that the step is skipped; then grads
+    = 0."""
     lr, beta1, beta2, eps, weight_decay = settings[:5]
     if state[2]:
         g = grads * state[1]

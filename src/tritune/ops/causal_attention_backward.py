@@ -1,7 +1,7 @@
 """causal_attention_backward: dq, dk and dv of attention inside packed sequences.
 
-With P = exp(scores - lse):  dv = Pᵀ do;  dP = do vᵀ;  dS = P * (dP - rowsum(do * o)) / sqrt(d);  dq = dS k;  dk = dSᵀ q.
-A key or value head sums over the query heads of its group, and every row's k and v gather from all later rows.
+With P = exp(scores - lse):  dv = Pᵀ do;  dP = do vᵀ;  dS = P * (dP - rowsum(do * o)) / sqrt(d);  dq = dS k;  dk = dSᵀ
+q. A key or value head sums over the query heads of its group, and every row's k and v gather from all later rows.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ def cross_entropy(logits: FloatArray, targets: IntArray) -> FloatArray:
 
 
 def cross_entropy_backward(logits: FloatArray, targets: IntArray, coefficients: FloatArray) -> FloatArray:
-    """dlogits [R, V] = coefficients[r] * (softmax - onehot), of the loss Σ coefficients[r] * nll[r]; 0 where the target is -1."""
+    """dlogits [R, V] = coefficients[r] * (softmax - onehot), of the loss Σ coefficients[r] * nll[r]; 0 where the
+    target is -1."""
     grad = np.zeros_like(logits)
     used = np.flatnonzero(targets >= 0)
     rows = np.exp(logits[used] - logits[used].max(-1, keepdims=True))

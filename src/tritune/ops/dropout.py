@@ -19,7 +19,8 @@ def dropout_threshold(rate: float) -> int:
 
 
 def dropout(x: FloatArray, rate: float, module: int, seed: int, step: int) -> FloatArray:
-    """x [T, K] with its dropped elements set to zero and the others scaled. It is linear in x, so it is its own backward."""
+    """x [T, K] with its dropped elements set to zero and the others scaled. It is linear in x, so it is its own
+    backward."""
     elements = np.arange(x.size, dtype=np.uint32).reshape(x.shape)
     words = hash_words(np.uint32(seed), np.uint32(step), np.uint32(module), elements)  # type: ignore[arg-type]
     keep = words >= np.uint32(dropout_threshold(rate))

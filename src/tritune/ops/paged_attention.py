@@ -1,4 +1,5 @@
-"""paged_attention: causal grouped-query attention over the cache (Vaswani et al., 2017; Ainslie et al., 2023; Kwon et al., 2023)."""
+"""paged_attention: causal grouped-query attention over the cache (Vaswani et al., 2017; Ainslie et al., 2023; Kwon et
+al., 2023)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def paged_attention(
     sequence: IntArray,
     block_tables: IntArray,
 ) -> FloatArray:
-    """o [T, H, d] of q [T, H, d]; caches [blocks, G, block_size, d]. Row t sees positions 0 … positions[t] of its sequence."""
+    """o [T, H, d] of q [T, H, d]; caches [blocks, G, block_size, d]. Row t sees positions 0 … positions[t] of its
+    sequence."""
     heads, head_dim = q.shape[1:]
     kv_heads, block_size = k_cache.shape[1:3]
     o = np.zeros_like(q)

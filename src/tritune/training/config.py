@@ -16,8 +16,8 @@ SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
 class TrainConfig:
     """Settings of a run; the defaults here are the command line's too. Raises ConfigError for a value out of range.
 
-    An optimizer step trains ``grad_accumulation`` micro-batches of packed sequences, each at most ``batch_tokens`` tokens; the
-    loss is the sum over its trained tokens divided by their number, however they fall into micro-batches.
+    An optimizer step trains ``grad_accumulation`` micro-batches of packed sequences, each at most ``batch_tokens``
+    tokens; the loss is the sum over its trained tokens divided by their number, however they fall into micro-batches.
     """
 
     lr: float = 2e-4
@@ -77,7 +77,8 @@ def warmup_steps(config: TrainConfig, total: int) -> int:
 
 
 def learning_rate(config: TrainConfig, step: int, total: int) -> float:
-    """The rate of optimizer step ``step`` (from 0) of ``total``: linear warmup, then the schedule, as in transformers."""
+    """The rate of optimizer step ``step`` (from 0) of ``total``: linear warmup, then the schedule, as in
+    transformers."""
     warm = warmup_steps(config, total)
     if step < warm:
         return config.lr * step / warm

@@ -10,7 +10,8 @@ from tritune.training.events import Listener, RunStart, StepLog
 
 
 class JsonlLog(Listener):
-    """Writes ``train.jsonl`` into the run's folder, a line a log event; each line is flushed, so a killed run keeps its log."""
+    """Writes ``train.jsonl`` into the run's folder, a line a log event; each line is flushed, so a killed run keeps
+    its log."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "train.jsonl"

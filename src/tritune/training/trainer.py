@@ -1,7 +1,7 @@
 """The training loop: batches in, optimizer steps on the device, an adapter out.
 
-Each micro-batch is one submit; the last of a step carries the update with it. Loss, token counts, norms and the finite check
-stay on the device and are read every log_every steps, so the host runs ahead of the device in between.
+Each micro-batch is one submit; the last of a step carries the update with it. Loss, token counts, norms and the
+finite check stay on the device and are read every log_every steps, so the host runs ahead of the device in between.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def train(
 ) -> Adapter:
     """Fine-tune a model with LoRA and return the adapter.
 
-    rows: a .json or .jsonl file, or a list of rows (Alpaca or chat messages). adapter: one to start from (a copy is trained;
-    ``lora`` must then be None). output: a folder for the adapter, its checkpoints (``checkpoint-<step>``) and train.jsonl.
-    Ctrl-C saves what was trained so far (if there is an output) and raises KeyboardInterrupt.
+    rows: a .json or .jsonl file, or a list of rows (Alpaca or chat messages). adapter: one to start from (a copy is
+    trained;
+    ``lora`` must then be None). output: a folder for the adapter, its checkpoints (``checkpoint-<step>``) and
+    train.jsonl. Ctrl-C saves what was trained so far (if there is an output) and raises KeyboardInterrupt.
     Raises DataError, ConfigError, AdapterError, TrainingError (three steps in a row with non-finite gradients).
     """
     if adapter is not None and lora is not None:
@@ -190,8 +191,8 @@ class Trainer:
         skipped, in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
         if in_a_row >= MAX_SKIPPED:
             raise TrainingError(
-                f"step {step}: the gradients of {in_a_row} steps in a row were not finite; the last saved adapter is kept "
-                "(try a lower lr, or look for broken rows)"
+                f"step {step}: the gradients of {in_a_row} steps in a row were not finite; "
+                "the last saved adapter is kept (try a lower lr, or look for broken rows)"
             )
         epoch = self.stream.position.epoch + self.stream.position.batch / self.stream.num_batches(
             self.stream.position.epoch

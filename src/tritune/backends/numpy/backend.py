@@ -5,7 +5,7 @@ In float32 it is the fallback on any machine (its products run in BLAS); in floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,7 +79,7 @@ class NumpyBackend(RowOps, LinearOps, HeadOps, Backend):
 
     # -- programs ---------------------------------------------------------------------------------------------------
     @contextmanager
-    def record(self) -> Iterator[Program]:
+    def record(self) -> Generator[Program]:
         assert self._recording is None, "a program is already being recorded"
         program = self._recording = NumpyProgram(self.submit)
         try:
