@@ -28,7 +28,7 @@ USER_DEFINED = "<think>"
 
 @cache
 def bitnet_json() -> str:
-    """Like Llama-3's: special tokens behind the model's vocabulary, merges ignored for whole words, BOS by the post-processor."""
+    """Like Llama-3's: special tokens behind the vocabulary, merges ignored for whole words, BOS by post-processor."""
     split = pre_tokenizers.Split(Regex(LLAMA3_REGEX), behavior="isolated")
     trained = _train(pre_tokenizers.Sequence([split, _byte_level(use_regex=False)]), ())
     trained.add_special_tokens(list(BITNET_SPECIALS))
@@ -50,7 +50,7 @@ def chatml_json() -> str:
 
 
 def write_directory(folder: Path, kind: str = "bitnet", **config: Any) -> Path:
-    """Tokenizer files of one of the two kinds, as a model's directory holds them; ``config``: fields to add or replace."""
+    """Tokenizer files of one of the two kinds, as in a model's directory; ``config``: fields to add or replace."""
     folder.mkdir(parents=True, exist_ok=True)
     roles = (
         {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}

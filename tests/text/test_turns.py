@@ -140,7 +140,8 @@ SHAPES = {
     ),
     # No end-of-turn at all: the model's eos is added, else it would never learn to stop. The line break is not learnt.
     "no end of turn": (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}",
         "user: hello\nassistant: [fine]\n[<|eot_id|>]",
     ),
     # What the template puts before the answer's text must be generated too.
@@ -150,7 +151,8 @@ SHAPES = {
         "user: hello<|eot_id|>assistant: [<think>\n</think>fine<|eot_id|>]",
     ),
     "generation tags": (
-        "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% endfor %}"
+        "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}"
+        "{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}",
         "user: hello<|eot_id|>assistant: [fine<|eot_id|>]",
     ),
@@ -165,7 +167,8 @@ def test_templates_of_other_shapes(bitnet: Tokenizer, shape: str) -> None:
 
 def test_a_template_that_rewrites_its_past(bitnet: Tokenizer) -> None:
     source = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content if loop.last or m.role == 'user' else 'gone' }}{{ eos_token }}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content if loop.last or m.role == 'user' else 'gone' }}"
+        "{{ eos_token }}"
         "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
     )
     template = ChatTemplate(source, "the template")
@@ -221,7 +224,7 @@ def test_half_a_surrogate_in_content(bitnet: Tokenizer) -> None:
 @pytest.mark.parametrize("kind", ["bitnet", "chatml"])
 @pytest.mark.parametrize("contents", [("hello",), (" It's 1234\n\n🙂 ",), ("hello", "fine", "more?")])
 def test_ids_of_transformers(kind: str, contents: tuple[str, ...], tmp_path: Path) -> None:
-    """The whole text in one go, as transformers encodes it, gives the same ids (2B-4T: except after ``Assistant: ``)."""
+    """Encoding the whole text at once, as transformers does, gives the same ids (except after ``Assistant: ``)."""
     transformers = pytest.importorskip("transformers")
     folder = write_directory(tmp_path, kind, tokenizer_class="PreTrainedTokenizerFast", chat_template=BUILT_IN[kind])
     reference = transformers.AutoTokenizer.from_pretrained(folder)
@@ -240,3 +243,25 @@ def test_ids_of_transformers(kind: str, contents: tuple[str, ...], tmp_path: Pat
 def test_user_defined_tokens_in_content(bitnet: Tokenizer) -> None:
     encoded = encode_turns(bitnet, ChatTemplate(BITNET), chat("a", USER_DEFINED))
     assert bitnet.token_to_id(USER_DEFINED) in encoded.tokens[encoded.trained]
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_vocabularies_that_put_a_space_before_a_text(scheme: str) -> None:
+    import json
+
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from tokenizers import decoders, models, pre_tokenizers
+
+    from tritune.text.tokenizer import TokenizerSpec
+
+    vocab = {"<s>": 0, "</s>": 1, "▁": 2, "a": 3, "b": 4, "▁a": 5, "▁b": 6, ":": 7}
+    library = LibraryTokenizer(models.BPE(vocab, [("▁", "a"), ("▁", "b")]))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    library.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    library.add_special_tokens(["<s>", "</s>"])
+    tokenizer = Tokenizer(TokenizerSpec(json.loads(library.to_str()), {"bos_token": "<s>", "eos_token": "</s>"}))
+    template = ChatTemplate("{% for m in messages %}<s>a: {{ m.content }}</s>{% endfor %}")
+    for content in ("a b", " b", "ab</s"):
+        text = template.render(chat(content))
+        assert encode_chat(tokenizer, template, chat(content)) == library.encode(text, add_special_tokens=False).ids
+    assert 1 not in encode_chat(tokenizer, template, chat("a</s>b"))[:-1]

@@ -158,7 +158,7 @@ def _encode_row(row: Row, tokenizer: Tokenizer, template: ChatTemplate, style: s
 def _encode_plain(prompt: str, completion: str, tokenizer: Tokenizer, line: int) -> Example:
     """BOS if the model wants it, the prompt; then, trained and encoded apart (as generated), completion and eos."""
     before = tokenizer.with_bos(tokenizer.encode(prompt, special=False))
-    after = tokenizer.encode(completion, special=False)
+    after = tokenizer.encode_rest(completion) if prompt else tokenizer.encode(completion, special=False)
     after += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     tokens = np.array(before + after, np.int32)
     return Example(tokens, np.arange(len(tokens)) >= len(before), line)

@@ -35,6 +35,8 @@ def read_rows(
         place = "line {line}, row {row}" if is_array else "line {line}"
     else:
         name, place = "rows given", "row {row}"
+        if not source:
+            raise DataError(f"{name}: there are none")
         numbered = [(row, value) for row, value in enumerate(source, start=1)]
     rows, refused = _verify(numbered, name, place)
     if not rows:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+BOUNDARY = "\0boundary\0"
+"""An added token of a sealed copy, with an id of its own: text behind it is encoded as text behind markup is."""
+
 _LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]+\|>|<｜[^｜]+｜>")
 
 
@@ -45,7 +48,7 @@ def promote_specials(
         tokens[token.content] = token
     for token in extra:
         tokens.setdefault(token.content, token)
-    vocab = _vocab_ids(library)
+    vocab = vocab_ids(library)
     for text in named.values():
         if text not in tokens and text in vocab:
             tokens[text] = AddedToken(vocab[text], text, special=True)
@@ -62,7 +65,7 @@ def seal(library: Mapping[str, Any], added: Iterable[AddedToken]) -> dict[str, A
     """A copy of ``library`` that encodes ordinary text to the same ids, and that can never give a special token's id.
 
     Special tokens leave ``added_tokens``; their entries in the model's vocabulary get names that no text spells, and
-    merges that would build them are left out. Ordinary added tokens keep their ids.
+    merges that would build them are left out. Ordinary added tokens keep their ids. ``BOUNDARY`` is added.
     """
     model = dict(cast("Mapping[str, Any]", library["model"]))
     special = {token.content: token.id for token in added if token.special and token.content != model.get("unk_token")}
@@ -79,7 +82,9 @@ def seal(library: Mapping[str, Any], added: Iterable[AddedToken]) -> dict[str, A
     if "merges" in model:
         merges = [_pair(merge) for merge in cast("Sequence[str | Sequence[str]]", model["merges"])]
         model["merges"] = [(a, b) for a, b in merges if not special.keys() & {a, b, a + b}]
-    return {**library, "model": model, "added_tokens": [vars(token) for token in plain], "post_processor": None}
+    boundary = AddedToken(1 + max(vocab_ids({"model": model}).values(), default=-1), BOUNDARY, special=True)
+    tokens = [vars(token) for token in (*plain, boundary)]
+    return {**library, "model": model, "added_tokens": tokens, "post_processor": None}
 
 
 def special_pattern(added: Iterable[AddedToken]) -> re.Pattern[str]:
@@ -99,7 +104,8 @@ def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
     return first, second
 
 
-def _vocab_ids(library: Mapping[str, Any]) -> Mapping[str, int]:
+def vocab_ids(library: Mapping[str, Any]) -> Mapping[str, int]:
+    """Ids of the tokens of the model itself, added ones left out."""
     vocab: Any = cast("Mapping[str, Any]", library.get("model") or {}).get("vocab") or {}
     if isinstance(vocab, Mapping):
         return cast("Mapping[str, int]", vocab)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from tritune.errors import InputError, ModelFileError
 from tritune.text.byte_level import bytes_of_token
-from tritune.text.specials import AddedToken, promote_specials, seal, special_pattern
+from tritune.text.specials import BOUNDARY, AddedToken, promote_specials, seal, special_pattern
 
 # Special tokens that end a turn or a text by their well-known names, for files that name only one end token.
 END_OF_TURN_NAMES = (
@@ -106,8 +106,17 @@ class Tokenizer:
         Raises InputError for text that is not valid Unicode.
         """
         check_unicode(text)
-        view = self._marked if special else self._sealed
-        return view.encode(text, add_special_tokens=False).ids
+        if special:
+            return self._marked.encode(text, add_special_tokens=False).ids
+        return self._encode_sealed(text, is_rest=False)
+
+    def encode_rest(self, text: str) -> list[int]:
+        """Ids of plain text that is not the beginning: without the space that some vocabularies put before a text.
+
+        For byte-level vocabularies the same as ``encode(text, special=False)``.
+        """
+        check_unicode(text)
+        return self._encode_sealed(text, is_rest=not self._is_byte_level)
 
     def with_bos(self, ids: Sequence[int]) -> list[int]:
         """``ids`` beginning with exactly one BOS where the model wants one; never with more than one."""
@@ -174,6 +183,15 @@ class Tokenizer:
     def _named_id(self, role: str) -> int | None:
         text = self._named.get(role)
         return None if text is None else self._marked.token_to_id(text)
+
+    def _encode_sealed(self, text: str, is_rest: bool) -> list[int]:
+        ids: list[int] = []
+        while (cut := text.find(BOUNDARY)) >= 0:  # a text may hold the boundary's string, but never its id
+            ids += self._encode_sealed(text[: cut + 1], is_rest)
+            text, is_rest = text[cut + 1 :], not self._is_byte_level
+        if is_rest:
+            return ids + self._sealed.encode(BOUNDARY + text, add_special_tokens=False).ids[1:]
+        return ids + self._sealed.encode(text, add_special_tokens=False).ids
 
     def _begins_with_bos(self) -> bool:
         ids = self._marked.encode("", add_special_tokens=True).ids

@@ -173,7 +173,8 @@ class _Rendering:
     def _plain(self, start: int, end: int) -> list[int]:
         if start >= end:
             return []
-        return self._tokenizer.encode(self._guard.restore(self._text[start:end]), special=False)
+        text = self._guard.restore(self._text[start:end])
+        return self._tokenizer.encode_rest(text) if start else self._tokenizer.encode(text, special=False)
 
 
 class _Guard:
