@@ -1,0 +1,155 @@
+"""What ``tritune info`` tells, as plain values; nothing is loaded onto a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tritune.assets import BUILTIN_MODEL
+from tritune.backends.webgpu import list_adapters
+from tritune.backends.webgpu.device import AdapterInfo, adapters_problem
+from tritune.formats.fields import read_json_object
+from tritune.formats.safetensors import SafetensorsFile
+from tritune.lora import Adapter
+from tritune.lora.peft_config import parse_peft_config
+from tritune.lora.peft_files import CONFIG_NAME, current_weights
+from tritune.models.config import ModelConfig
+from tritune.models.linears import PROJECTIONS
+from tritune.models.weights import ModelSource, norm_sizes, open_model, projection_shapes
+from tritune.text import ChatTemplate, Tokenizer
+
+BUILT_IN = "built-in"
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model's files, opened; it stands for the model where an adapter is checked against it."""
+
+    source: ModelSource
+    path: Path
+
+    @property
+    def config(self) -> ModelConfig:
+        """Sizes and numbers."""
+        return self.source.config
+
+    @property
+    def name(self) -> str:
+        """The model's name or id."""
+        return self.source.config.name
+
+
+def opened_model(path_or_id: str, *, progress: bool) -> OpenedModel:
+    """Open a model's files. Raises ModelFileError."""
+    wanted = BUILTIN_MODEL if path_or_id == BUILT_IN and not Path(path_or_id).exists() else path_or_id
+    source = open_model(wanted, progress=progress)
+    return OpenedModel(source, source.directory or Path(wanted).expanduser())
+
+
+def device_facts() -> dict[str, Any]:
+    """The WebGPU adapters, and which device ``auto`` takes and why."""
+    adapters = list_adapters()
+    hardware = [adapter for adapter in adapters if not adapter.software]
+    if hardware:
+        auto, why = f"webgpu:{hardware[0].index}", f"the best hardware GPU, {hardware[0].name}"
+    elif adapters:
+        auto, why = "numpy", f"{adapters[0].name} is a software driver, slower than NumPy on the same CPU"
+    else:
+        auto, why = "numpy", f"there is no GPU for WebGPU ({adapters_problem()})"
+    return {"adapters": [_device(adapter) for adapter in adapters], "auto": auto, "why": why}
+
+
+def _device(adapter: AdapterInfo) -> dict[str, Any]:
+    return {
+        "device": f"webgpu:{adapter.index}",
+        "name": adapter.name,
+        "kind": adapter.kind,
+        "backend": adapter.backend,
+        "driver": adapter.driver,
+        "software": adapter.software,
+        "max_buffer_bytes": adapter.limits["max-buffer-size"],
+        "max_binding_bytes": adapter.limits["max-storage-buffer-binding-size"],
+        "subgroups": "subgroup" in adapter.features,
+        "f16": "shader-f16" in adapter.features,
+    }
+
+
+def model_facts(model: OpenedModel, chat_template: str | None = None) -> dict[str, Any]:
+    """Sizes, template and end tokens of a model. Raises ModelFileError, ConfigError."""
+    source, config = model.source, model.source.config
+    if source.directory is not None:
+        tokenizer = Tokenizer.from_directory(source.directory)
+    else:
+        tokenizer = Tokenizer.from_gguf(source.gguf_metadata or {}, config.name)
+    template = ChatTemplate.resolve(tokenizer, chat_template, config.model_type)
+    ends = source.generation.eos_token_ids or tokenizer.end_ids
+    own = source.generation
+    return {
+        "name": config.name,
+        "path": str(model.path),
+        "file_bytes": _file_bytes(model.path),
+        "model_type": config.model_type,
+        "ternary_parameters": config.num_layers * sum(map(prod, projection_shapes(config).values())),
+        "other_parameters": _other_parameters(source),
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "activation": config.activation,
+        "vocab_size": config.vocab_size,
+        "context": config.max_positions,
+        "rope_theta": config.rope_theta,
+        "chat_template": template.name,
+        "end_tokens": {str(token): tokenizer.id_to_token(token) for token in ends},
+        "sampling": {
+            name: value
+            for name in ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens")
+            if (value := getattr(own, name)) is not None
+        },
+    }
+
+
+def _other_parameters(source: ModelSource) -> int:
+    """Embedding, head if it is one of its own, and norms."""
+    config = source.config
+    tables = 1 if source.head() is None else 2
+    norms = config.num_layers * sum(norm_sizes(config).values()) + config.hidden_size
+    return tables * config.vocab_size * config.hidden_size + norms
+
+
+def _file_bytes(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
+def adapter_facts(path: str, model: OpenedModel | None) -> dict[str, Any]:
+    """What an adapter's files say; with a model they are loaded, so that they must fit. Raises AdapterError."""
+    folder = Path(path)
+    if model is not None:
+        Adapter.load(folder, model)
+    weights = current_weights(folder)
+    config = parse_peft_config(read_json_object(folder / CONFIG_NAME), str(folder / CONFIG_NAME))
+    tensors = SafetensorsFile(weights).infos
+    return {
+        "path": path,
+        "base_model": config.base_model or None,
+        "rank": config.rank,
+        "alpha": config.alpha,
+        "rslora": config.rslora,
+        "dropout": config.dropout,
+        "targets": [name for name in PROJECTIONS if any(f".{name}." in tensor for tensor in tensors)],
+        "layers": sorted({int(part) for tensor in tensors for part in _layer_of(tensor)}),
+        "parameters": sum(prod(info.shape) for info in tensors.values()),
+        "file_bytes": weights.stat().st_size,
+        "fits_model": True if model is not None else None,
+    }
+
+
+def _layer_of(tensor: str) -> list[str]:
+    after = tensor.partition(".layers.")[2].partition(".")[0]
+    return [after] if after.isdecimal() else []

@@ -1,0 +1,80 @@
+"""``tritune info``: the devices that are there, and the facts of a model and of an adapter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tritune.cli.options import model_option, template_option
+
+
+@click.command()
+@model_option
+@click.option("-a", "--adapter", metavar="DIR", help="Show this adapter; with --model, check that it fits the model.")
+@template_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(model: str | None, adapter: str | None, chat_template: str | None, as_json: bool) -> None:
+    """Show the devices, and the facts of a model (--model) and an adapter (--adapter).
+
+    `--model built-in` shows the built-in model.
+    """
+    from tritune.cli.facts import adapter_facts, device_facts, model_facts, opened_model
+
+    opened = None if model is None else opened_model(model, progress=not as_json)
+    facts: dict[str, Any] = {"devices": device_facts()}
+    if opened is not None:
+        facts["model"] = model_facts(opened, chat_template)
+    if adapter is not None:
+        facts["adapter"] = adapter_facts(adapter, opened)
+    click.echo(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(_sections(facts)))
+
+
+def _sections(facts: dict[str, Any]) -> list[str]:
+    sections = [_devices(facts["devices"])]
+    sections += [_table(name, facts[name]) for name in ("model", "adapter") if name in facts]
+    return sections
+
+
+def _devices(devices: dict[str, Any]) -> str:
+    lines = ["devices"]
+    for gpu in devices["adapters"]:
+        lines.append(f"  {gpu['device']}  {gpu['name']} ({gpu['kind']}, {gpu['backend']})")
+        lines.append(f"    driver: {gpu['driver'] or 'unknown'}")
+        lines.append(
+            f"    largest buffer {_size(gpu['max_buffer_bytes'])}, largest binding {_size(gpu['max_binding_bytes'])}, "
+            f"subgroups {_yes(gpu['subgroups'])}, f16 {_yes(gpu['f16'])}"
+        )
+    lines.append("  numpy     the CPU, through NumPy")
+    lines.append(f"  auto takes {devices['auto']}: {devices['why']}")
+    return "\n".join(lines)
+
+
+def _table(title: str, facts: dict[str, Any]) -> str:
+    shown = {name.replace("_", " "): _text(name, value) for name, value in facts.items() if value is not None}
+    width = max(map(len, shown))
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in shown.items())])
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _yes(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
+    if isinstance(value, int):
+        return _size(value) if name.endswith("bytes") else f"{value:,}"
+    return str(value)
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:,} bytes"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,97 @@
+"""Flags that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tritune import Adapter, Model
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEVICE_HELP = (
+    "auto: the best hardware GPU that WebGPU offers, otherwise the CPU (a software driver is never taken by itself). "
+    "webgpu: the best WebGPU adapter, a software one too. webgpu:1: the adapter of this number in `tritune info`. "
+    "webgpu:NAME: the first adapter whose name contains NAME. cpu, numpy: the CPU, through NumPy."
+)
+MODELS_OWN = "  [default: the model's generation_config]"
+
+model_option = click.option(
+    "-m", "--model", metavar="PATH|ID", help="A model's directory, a GGUF file or a Hugging Face id.  "
+    "[default: the built-in model]",
+)  # fmt: skip
+adapter_option = click.option("-a", "--adapter", metavar="DIR", help="Use this adapter (a PEFT directory).")
+device_option = click.option("--device", default="auto", show_default=True, help=DEVICE_HELP)
+template_option = click.option(
+    "--chat-template",
+    metavar="NAME|FILE",
+    help="Chat template in the place of the model's own: bitnet, chatml, plain, or a file in Jinja2.",
+)
+context_option = click.option(
+    "--context", type=click.IntRange(min=2), help="Most tokens of prompt and answer.  [default: the model's]"
+)
+system_option = click.option("--system", metavar="TEXT", help="The system message.")
+
+_SAMPLING = (
+    click.option(
+        "--max-tokens", "--max-new-tokens", "max_tokens", type=int,
+        help="Most new tokens of an answer." + MODELS_OWN + ", else 256",
+    ),
+    click.option(
+        "--temp", "--temperature", "temperature", type=float,
+        help="Temperature; 0 always takes the likeliest token." + MODELS_OWN + ", else 0",
+    ),
+    click.option("--top-k", type=int, help="Draw from the K likeliest tokens; 0 = off." + MODELS_OWN),
+    click.option("--top-p", type=float, help="Draw from the tokens that make up this share; 1 = off." + MODELS_OWN),
+    click.option(
+        "--min-p", type=float,
+        help="Leave out tokens below this share of the likeliest one; 0 = off." + MODELS_OWN,
+    ),
+    click.option(
+        "--repetition-penalty", type=float,
+        help="Divides the scores of tokens that were there already; 1 = off." + MODELS_OWN,
+    ),
+    click.option("--seed", type=int, help="The same seed draws the same text.  [default: random]"),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends an answer; may be given repeatedly."),
+    click.option("--ignore-eos", is_flag=True, help="Go on after an end token, up to --max-tokens."),
+)  # fmt: skip
+
+
+def sampling_options(command: Command) -> Command:
+    """The flags of how tokens are drawn; they arrive under the names of ``Model.stream``."""
+    for option in reversed(_SAMPLING):
+        command = option(command)
+    return command
+
+
+def load_model(model: str | None, device: str, chat_template: str | None = None, context: int | None = None) -> Model:
+    """``tritune.load``, with progress."""
+    import tritune
+
+    return tritune.load(model, device, chat_template=chat_template, context=context)
+
+
+def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
+    """The adapter of ``--adapter``, if there is one."""
+    from tritune import Adapter
+
+    return None if adapter is None else Adapter.load(adapter, model)
+
+
+def drawn_seed(seed: int | None) -> int:
+    """The seed given, or one drawn for this run."""
+    import secrets
+
+    return secrets.randbelow(2**32) if seed is None else seed
+
+
+def checked_text(flag: str, text: str) -> str:
+    """Text from the command line, of which the system may have handed over bytes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{flag}: the text is not UTF-8", click.get_current_context(silent=True)) from None
+    return text

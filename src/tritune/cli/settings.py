@@ -1,0 +1,162 @@
+"""The settings of LoRAConfig and TrainConfig as flags.
+
+The dataclasses are the only source of defaults and types; here are the names that users of peft, mlx-lm and
+transformers know, and the help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+import click
+
+from tritune.lora.config import LoRAConfig
+from tritune.training.config import SCHEDULES, TrainConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+NAMES = re.compile(r"[\w.,\s-]+")
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+class TargetModules(click.ParamType[Any]):
+    """``all-linear``, a comma list of names, or a regular expression (all that has characters which no name has)."""
+
+    name = "modules"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[str, ...]:
+        if not isinstance(value, str) or value == "all-linear" or not NAMES.fullmatch(value):
+            return value
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+class Layers(click.ParamType[Any]):
+    """Layer numbers such as ``0-3,7``."""
+
+    name = "layers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return value
+        layers: list[int] = []
+        for part in value.split(","):
+            match = RANGE.fullmatch(part.strip())
+            if match is None or int(match[2] or match[1]) > 1 << 16:
+                self.fail(f"{value!r} is not a list of layers such as 0-3,7", param, ctx)
+            layers += range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not layers:
+            self.fail(f"{value!r} names no layer", param, ctx)
+        return tuple(layers)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a config dataclass, its flags and its help."""
+
+    field: str
+    flags: tuple[str, ...]
+    help: str
+
+
+LORA = (
+    Setting("rank", ("-r", "--rank", "--lora-r"), "Rank of the adapter."),
+    Setting("alpha", ("--alpha", "--lora-alpha"), "The correction is scaled by alpha / rank."),
+    Setting(
+        "target_modules",
+        ("--target-modules",),
+        "Which projections get an adapter: all-linear, a comma list such as q_proj,v_proj, or a regular expression.",
+    ),
+    Setting("dropout", ("--dropout", "--lora-dropout"), "Share of the adapter's inputs that is dropped in training."),
+    Setting("rslora", ("--rslora/--no-rslora",), "Scale by alpha / √rank."),
+    Setting(
+        "layers", ("--layers", "--layers-to-transform"), "Layers that get an adapter, such as 0-3,7.  [default: all]"
+    ),
+)
+
+TRAIN = (
+    Setting("lr", ("--learning-rate", "--lr"), "Learning rate after the warmup."),
+    Setting("epochs", ("--epochs", "--num-train-epochs"), "Passes over the rows; may be a fraction."),
+    Setting("max_steps", ("--max-steps", "--iters"), "Optimizer steps; 0 = as many as the epochs have."),
+    Setting("batch_tokens", ("--batch-tokens",), "Most tokens of a micro-batch of packed rows."),
+    Setting(
+        "grad_accumulation",
+        ("--grad-accumulation", "--gradient-accumulation-steps", "--grad-accumulation-steps"),
+        "Micro-batches of an optimizer step.",
+    ),
+    Setting(
+        "max_seq_len",
+        ("--max-seq-len", "--max-seq-length"),
+        "Most tokens of a row; longer prompts are cut from the left, longer answers left out.",
+    ),
+    Setting("schedule", ("--schedule", "--lr-scheduler-type"), "The learning rate's course after the warmup."),
+    Setting("warmup", ("--warmup", "--warmup-steps"), "Below 1: share of all steps; from 1: number of steps."),
+    Setting("weight_decay", ("--weight-decay",), "AdamW's weight decay."),
+    Setting("clip", ("--clip", "--max-grad-norm"), "Largest norm of the gradient; 0 = no clipping."),
+    Setting("beta1", ("--beta1", "--adam-beta1"), "AdamW's beta1."),
+    Setting("beta2", ("--beta2", "--adam-beta2"), "AdamW's beta2."),
+    Setting("eps", ("--eps", "--adam-epsilon"), "AdamW's epsilon."),
+    Setting("seed", ("--seed",), "Seed of the first weights, the order of the rows and dropout."),
+    Setting("log_every", ("--log-every", "--logging-steps"), "Steps between two readings of the loss."),
+    Setting("save_every", ("--save-every", "--save-steps"), "Steps between two checkpoints; 0 = only at the end."),
+    Setting("start_layer", ("--start-layer",), "Layers below this one are not trained."),
+    Setting(
+        "recompute",
+        ("--recompute/--no-recompute",),
+        "Compute a block's inside again in the backward pass, which takes less memory and more time.",
+    ),
+)
+
+
+def defaults(config: type) -> dict[str, Any]:
+    """The defaults of a config dataclass by field."""
+    return {
+        field.name: field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
+        for field in fields(config)
+    }
+
+
+DEFAULTS: dict[str, Any] = {**defaults(LoRAConfig), **defaults(TrainConfig)}
+
+
+def flag_type(field: str) -> click.ParamType[Any]:
+    """How the text of a flag becomes the value of a field."""
+    special: dict[str, click.ParamType[Any]] = {
+        "target_modules": TargetModules(),
+        "layers": Layers(),
+        "schedule": click.Choice(SCHEDULES),
+    }
+    plain: dict[type, click.ParamType[Any]] = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
+    return special.get(field) or plain[type(DEFAULTS[field])]
+
+
+def setting_options(settings: tuple[Setting, ...]) -> Callable[[Command], Command]:
+    """Give a command the flags of some settings; each arrives under its field's name."""
+
+    def decorate(command: Command) -> Command:
+        for setting in reversed(settings):
+            default = DEFAULTS[setting.field]
+            command = click.option(
+                *setting.flags,
+                setting.field,
+                type=flag_type(setting.field),
+                default=default,
+                show_default=True,
+                help=setting.help,
+            )(command)
+        return command
+
+    return decorate
+
+
+def keys_of(setting: Setting) -> set[str]:
+    """The names under which a config file may set it: the field, and its long flags with _ for -."""
+    long = {flag.split("/")[0].removeprefix("--").replace("-", "_") for flag in setting.flags if flag.startswith("--")}
+    return long | {setting.field}
+
+
+def split(values: Mapping[str, Any], config: type) -> dict[str, Any]:
+    """Those of the values that are fields of a config dataclass."""
+    return {field.name: values[field.name] for field in fields(config) if field.name in values}

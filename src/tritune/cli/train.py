@@ -1,0 +1,137 @@
+"""``tritune train``: fine-tune a model on rows and save the adapter."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from tritune.cli.config_file import read_config_file
+from tritune.cli.errors import INTERRUPTED, note, stop
+from tritune.cli.options import device_option, load_adapter, load_model, model_option, template_option
+from tritune.cli.settings import LORA, TRAIN, setting_options, split
+from tritune.errors import ConfigError
+from tritune.lora.config import LoRAConfig
+from tritune.training.config import TrainConfig
+from tritune.training.events import Listener
+
+SHOWN_PROMPT = 80
+"""Most characters of a prompt in the command that is shown at the end."""
+
+
+@click.command()
+@model_option
+@click.option("-d", "--data", metavar="FILE", help="Rows to train on, .jsonl or .json.  [required]")
+@click.option("-o", "--output", default="adapter", show_default=True, metavar="DIR", help="Where the adapter goes.")
+@click.option("--overwrite", is_flag=True, help="Replace an adapter that is in the output folder.")
+@click.option("-a", "--adapter", metavar="DIR", help="Start from this adapter, with its rank, alpha and targets.")
+@setting_options(LORA)
+@setting_options(TRAIN)
+@device_option
+@template_option
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="The same settings in YAML; flags win.")
+@click.pass_context
+def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any) -> None:
+    """Fine-tune a model with LoRA.
+
+    The rows are chat messages or instructions, one JSON object a line; only the answers are trained. The adapter is
+    written in PEFT's format. Ctrl-C saves what was trained so far.
+    """
+    given = _given(context)
+    values = context.params | (read_config_file(config) if config else {}) | given
+    lora, settings = LoRAConfig(**split(values, LoRAConfig)), TrainConfig(**split(values, TrainConfig))
+    _check_start(values["adapter"], [s.flags[-1] for s in LORA if values[s.field] != getattr(LoRAConfig(), s.field)])
+    output = _checked_output(Path(values["output"]), overwrite)
+    prompt = _first_prompt(values["data"], context)
+    saved = _run(values, lora, settings, output)
+    _show_end(saved, values, prompt)
+
+
+def _given(context: click.Context) -> dict[str, Any]:
+    """The flags that stand on the command line."""
+    source = context.get_parameter_source
+    return {name: value for name, value in context.params.items() if source(name) is ParameterSource.COMMANDLINE}
+
+
+def _check_start(adapter: str | None, lora_flags: list[str]) -> None:
+    if adapter is not None and lora_flags:
+        raise ConfigError(
+            f"--adapter {adapter}: an adapter keeps its own rank, alpha and targets; leave out {', '.join(lora_flags)}"
+        )
+
+
+def _checked_output(output: Path, overwrite: bool) -> Path:
+    """The output folder, if nothing that is in it would be lost. Raises ConfigError."""
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output {output}: is a file; expected a folder or a new name")
+    names = ("adapter_config.json", "adapter_model.safetensors", "train.jsonl")
+    found = [name for name in names if (output / name).exists()]
+    found += [path.name for path in sorted(output.glob("checkpoint-*"))]
+    if found and not overwrite:
+        raise ConfigError(f"--output {output}: holds {found[0]} of another run; give --overwrite or another folder")
+    return output
+
+
+def _first_prompt(data: str | None, context: click.Context) -> str:
+    """Read the rows, so that a mistake shows before a model is loaded; the first one's prompt if it is short."""
+    from tritune.data import read_rows
+    from tritune.data.rows import AlpacaRow, ChatRow
+
+    if data is None:
+        raise click.UsageError("Missing option '--data' / '-d'.", context)
+    first = read_rows(data)[0]
+    text = ""
+    if isinstance(first, AlpacaRow):
+        text = first.instruction if not first.input else ""
+    elif isinstance(first, ChatRow):
+        text = next((turn.content for turn in first.turns if turn.role == "user"), "")
+    return text if 0 < len(text) <= SHOWN_PROMPT and text.isprintable() else "Hello!"
+
+
+class _Saved(Listener):
+    """Remembers the last save of a run."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.step = 0
+
+    def on_save(self, path: Path, step: int) -> None:
+        self.path, self.step = path, step
+
+
+def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output: Path) -> Path:
+    import tritune
+    from tritune.training import TerminalProgress
+
+    saved = _Saved()
+    try:
+        model = load_model(values["model"], values["device"], values["chat_template"])
+        start = load_adapter(values["adapter"], model)
+        tritune.train(
+            model,
+            values["data"],
+            None if start else lora,
+            settings,
+            adapter=start,
+            output=output,
+            listeners=[TerminalProgress(), saved],
+        )
+    except KeyboardInterrupt:
+        if saved.path is None:
+            stop("stopped; nothing was trained, nothing is saved", INTERRUPTED)
+        stop(f"stopped; the adapter after {saved.step} steps is saved in {saved.path}", INTERRUPTED)
+    return output
+
+
+def _show_end(saved: Path, values: dict[str, Any], prompt: str) -> None:
+    words = ["tritune", "generate"]
+    for flag, default in (("model", None), ("device", "auto"), ("chat_template", None)):
+        if values[flag] != default:
+            words += ["--" + flag.replace("_", "-"), values[flag]]
+    words += ["--adapter", str(saved), "--prompt", prompt]
+    click.echo(f"adapter: {saved}")
+    note("try it:")
+    click.echo(shlex.join(words))
