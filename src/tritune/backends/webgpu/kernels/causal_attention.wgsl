@@ -3,8 +3,9 @@
 // qkv f32 [T, (H + 2 G) * d], q and k rotated; positions i32 [T], -1 = spare row; o f32 [T, H * d], =; lse f32 [T, H] = the
 // log-sum-exp of the row's scores, =; both 0 in spare rows. d a multiple of 4, known when the kernel is rendered
 // (`head_dim`): a thread's share of o is in named variables.
-// Work: one workgroup for 16 rows and a query head. It walks the keys that its rows see in tiles of 32; a thread computes
-// the scores of 2 rows and 4 keys, then adds to 2 rows and every eighth vec4 of o. Late rows, which see most, come first.
+// Work: one workgroup for 8 * `rows` rows and a query head. It walks the keys that its rows see in tiles of 32; a thread
+// computes the scores of `rows` rows and 4 keys, then adds to these rows and every eighth vec4 of o. Late rows, which see
+// most, come first.
 
 {% import "prelude.wgsl" as prelude with context %}
 {% set vectors = head_dim // 4 %}
@@ -19,8 +20,8 @@ const VECTORS = {{ vectors }}u;
 const LOWEST = -3.4028234e38;
 
 var<workgroup> first_key: u32;
-var<workgroup> part: array<f32, 128>;     // a number of each row and column of threads
-var<workgroup> weights: array<f32, 512>;  // of each row and key of the tile
+var<workgroup> part: array<f32, {{ 64 * rows }}>;      // a number of each row and column of threads
+var<workgroup> weights: array<f32, {{ 256 * rows }}>;  // of each row and key of the tile
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
@@ -48,16 +49,16 @@ fn row_sum(row: u32) -> f32 {
         return;
     }
     let kv_head = head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * 16u;
-    let end = min(first_row + 16u, params.T);
+    let first_row = (grid.x - 1u - wg.x) * {{ 8 * rows }}u;
+    let end = min(first_row + {{ 8 * rows }}u, params.T);
     if li == 0u {
         first_key = first_key_of(first_row, end);
     }
     let begin = workgroupUniformLoad(&first_key);
-    let pair = li / 8u * 2u;
+    let own = li / 8u * {{ rows }}u;
     let column = li % 8u;
-{% for a in range(2) %}
-    let row{{ a }} = first_row + pair + {{ a }}u;
+{% for a in range(rows) %}
+    let row{{ a }} = first_row + own + {{ a }}u;
     let start{{ a }} = start_of(row{{ a }});
     let q{{ a }} = head_start(row{{ a }}, head);
     var top{{ a }} = LOWEST;
@@ -70,34 +71,37 @@ fn row_sum(row: u32) -> f32 {
 {% for b in range(4) %}
         let key{{ b }} = tile + column + {{ 8 * b }}u;
         let k{{ b }} = head_start(key{{ b }}, params.heads + kv_head);
-        var score0_{{ b }} = 0.0;
-        var score1_{{ b }} = 0.0;
+{% for a in range(rows) %}
+        var score{{ a }}_{{ b }} = 0.0;
+{% endfor %}
 {% endfor %}
         for (var i = 0u; i < VECTORS; i++) {
-            let query0 = qkv[q0 + i];
-            let query1 = qkv[q1 + i];
+{% for a in range(rows) %}
+            let query{{ a }} = qkv[q{{ a }} + i];
+{% endfor %}
 {% for b in range(4) %}
             let at{{ b }} = qkv[k{{ b }} + i];
-            score0_{{ b }} += dot(query0, at{{ b }});
-            score1_{{ b }} += dot(query1, at{{ b }});
+{% for a in range(rows) %}
+            score{{ a }}_{{ b }} += dot(query{{ a }}, at{{ b }});
+{% endfor %}
 {% endfor %}
         }
-{% for a in range(2) %}
+{% for a in range(rows) %}
 {% for b in range(4) %}
         let seen{{ a }}_{{ b }} = key{{ b }} >= start{{ a }} && key{{ b }} <= row{{ a }};
         score{{ a }}_{{ b }} = select(LOWEST, score{{ a }}_{{ b }} * params.scale, seen{{ a }}_{{ b }});
 {% endfor %}
-        part[(pair + {{ a }}u) * 8u + column] = max(max(score{{ a }}_0, score{{ a }}_1), max(score{{ a }}_2, score{{ a }}_3));
+        part[(own + {{ a }}u) * 8u + column] = max(max(score{{ a }}_0, score{{ a }}_1), max(score{{ a }}_2, score{{ a }}_3));
 {% endfor %}
         workgroupBarrier();
-{% for a in range(2) %}
-        let new_top{{ a }} = max(top{{ a }}, row_max(pair + {{ a }}u));
+{% for a in range(rows) %}
+        let new_top{{ a }} = max(top{{ a }}, row_max(own + {{ a }}u));
         let shrink{{ a }} = exp(top{{ a }} - new_top{{ a }});
         top{{ a }} = new_top{{ a }};
         total{{ a }} *= shrink{{ a }};
 {% for b in range(4) %}
         let weight{{ a }}_{{ b }} = select(0.0, exp(score{{ a }}_{{ b }} - top{{ a }}), seen{{ a }}_{{ b }});
-        weights[(pair + {{ a }}u) * 32u + column + {{ 8 * b }}u] = weight{{ a }}_{{ b }};
+        weights[(own + {{ a }}u) * 32u + column + {{ 8 * b }}u] = weight{{ a }}_{{ b }};
         total{{ a }} += weight{{ a }}_{{ b }};
 {% endfor %}
 {% for s in range(slots) %}
@@ -108,25 +112,27 @@ fn row_sum(row: u32) -> f32 {
         let keys = min(32u, end - tile);
         for (var key = 0u; key < keys; key++) {
             let v = head_start(tile + key, params.heads + params.kv_heads + kv_head) + column;
-            let weight0 = weights[pair * 32u + key];
-            let weight1 = weights[pair * 32u + 32u + key];
+{% for a in range(rows) %}
+            let weight{{ a }} = weights[(own + {{ a }}u) * 32u + key];
+{% endfor %}
 {% for s in range(slots) %}
             {% if vectors % 8 and loop.last %}if column < {{ vectors % 8 }}u {% endif %}{
                 let value = qkv[v + {{ 8 * s }}u];
-                sum0_{{ s }} += weight0 * value;
-                sum1_{{ s }} += weight1 * value;
+{% for a in range(rows) %}
+                sum{{ a }}_{{ s }} += weight{{ a }} * value;
+{% endfor %}
             }
 {% endfor %}
         }
     }
-{% for a in range(2) %}
-    part[(pair + {{ a }}u) * 8u + column] = total{{ a }};
+{% for a in range(rows) %}
+    part[(own + {{ a }}u) * 8u + column] = total{{ a }};
 {% endfor %}
     workgroupBarrier();
-{% for a in range(2) %}
+{% for a in range(rows) %}
     if row{{ a }} < params.T {
         let used = start{{ a }} <= row{{ a }};
-        let whole = row_sum(pair + {{ a }}u);
+        let whole = row_sum(own + {{ a }}u);
         let inverse = select(0.0, 1.0 / whole, used);
         let at = (row{{ a }} * params.heads + head) * VECTORS + column;
 {% for s in range(slots) %}

@@ -4,7 +4,7 @@
 //
 // qkv, dqkv f32 [T, (H + 2 G) * d]; do f32 [T, H * d]; lse, delta f32 [T, H]; positions i32 [T]. The q part of dqkv is =, 0 in
 // spare rows. d a multiple of 4 (`head_dim`).
-// Work: as causal_attention: one workgroup for 16 rows and a query head, tiles of 32 keys.
+// Work: as causal_attention: one workgroup for 8 * `rows` rows and a query head, tiles of 32 keys.
 
 {% import "prelude.wgsl" as prelude with context %}
 {% set vectors = head_dim // 4 %}
@@ -20,7 +20,7 @@
 const VECTORS = {{ vectors }}u;
 
 var<workgroup> first_key: u32;
-var<workgroup> slopes: array<f32, 512>;  // dS of each row and key of the tile
+var<workgroup> slopes: array<f32, {{ 256 * rows }}>;  // dS of each row and key of the tile
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
@@ -31,16 +31,16 @@ var<workgroup> slopes: array<f32, 512>;  // dS of each row and key of the tile
         return;
     }
     let kv_head = head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * 16u;
-    let end = min(first_row + 16u, params.T);
+    let first_row = (grid.x - 1u - wg.x) * {{ 8 * rows }}u;
+    let end = min(first_row + {{ 8 * rows }}u, params.T);
     if li == 0u {
         first_key = first_key_of(first_row, end);
     }
     let begin = workgroupUniformLoad(&first_key);
-    let pair = li / 8u * 2u;
+    let own = li / 8u * {{ rows }}u;
     let column = li % 8u;
-{% for a in range(2) %}
-    let row{{ a }} = first_row + pair + {{ a }}u;
+{% for a in range(rows) %}
+    let row{{ a }} = first_row + own + {{ a }}u;
     let start{{ a }} = start_of(row{{ a }});
     let q{{ a }} = head_start(row{{ a }}, head);
     let of_head{{ a }} = min(row{{ a }}, params.T - 1u) * params.heads + head;
@@ -55,30 +55,30 @@ var<workgroup> slopes: array<f32, 512>;  // dS of each row and key of the tile
         let key{{ b }} = tile + column + {{ 8 * b }}u;
         let k{{ b }} = head_start(key{{ b }}, params.heads + kv_head);
         let v{{ b }} = head_start(key{{ b }}, params.heads + params.kv_heads + kv_head);
-{% for a in range(2) %}
+{% for a in range(rows) %}
         var score{{ a }}_{{ b }} = 0.0;
         var slope{{ a }}_{{ b }} = 0.0;
 {% endfor %}
 {% endfor %}
         for (var i = 0u; i < VECTORS; i++) {
-{% for a in range(2) %}
+{% for a in range(rows) %}
             let query{{ a }} = qkv[q{{ a }} + i];
             let gradient{{ a }} = do_[of_head{{ a }} * VECTORS + i];
 {% endfor %}
 {% for b in range(4) %}
             let at_k{{ b }} = qkv[k{{ b }} + i];
             let at_v{{ b }} = qkv[v{{ b }} + i];
-{% for a in range(2) %}
+{% for a in range(rows) %}
             score{{ a }}_{{ b }} += dot(query{{ a }}, at_k{{ b }});
             slope{{ a }}_{{ b }} += dot(gradient{{ a }}, at_v{{ b }});
 {% endfor %}
 {% endfor %}
         }
-{% for a in range(2) %}
+{% for a in range(rows) %}
 {% for b in range(4) %}
         let seen{{ a }}_{{ b }} = key{{ b }} >= start{{ a }} && key{{ b }} <= row{{ a }};
         let weight{{ a }}_{{ b }} = exp(score{{ a }}_{{ b }} * params.scale - lse{{ a }});
-        slopes[(pair + {{ a }}u) * 32u + column + {{ 8 * b }}u] =
+        slopes[(own + {{ a }}u) * 32u + column + {{ 8 * b }}u] =
             select(0.0, weight{{ a }}_{{ b }} * (slope{{ a }}_{{ b }} - delta{{ a }}) * params.scale, seen{{ a }}_{{ b }});
 {% endfor %}
 {% endfor %}
@@ -86,19 +86,21 @@ var<workgroup> slopes: array<f32, 512>;  // dS of each row and key of the tile
         let keys = min(32u, end - tile);
         for (var key = 0u; key < keys; key++) {
             let k = head_start(tile + key, params.heads + kv_head) + column;
-            let slope0 = slopes[pair * 32u + key];
-            let slope1 = slopes[pair * 32u + 32u + key];
+{% for a in range(rows) %}
+            let slope{{ a }} = slopes[(own + {{ a }}u) * 32u + key];
+{% endfor %}
 {% for s in range(slots) %}
             {% if vectors % 8 and loop.last %}if column < {{ vectors % 8 }}u {% endif %}{
                 let value = qkv[k + {{ 8 * s }}u];
-                sum0_{{ s }} += slope0 * value;
-                sum1_{{ s }} += slope1 * value;
+{% for a in range(rows) %}
+                sum{{ a }}_{{ s }} += slope{{ a }} * value;
+{% endfor %}
             }
 {% endfor %}
         }
         workgroupBarrier();
     }
-{% for a in range(2) %}
+{% for a in range(rows) %}
     if row{{ a }} < params.T {
 {% for s in range(slots) %}
         {% if vectors % 8 and loop.last %}if column < {{ vectors % 8 }}u {% endif %}{
