@@ -20,7 +20,7 @@ from tritune.models.bitnet import Activations, BitNet
 from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
 from tritune.models.config import GenerationDefaults, ModelConfig
 from tritune.models.inference import InferenceState, bucket_of
-from tritune.models.training_state import MicroBatch, TrainingState
+from tritune.models.training_state import MicroBatch, TrainingState, next_token_targets
 from tritune.models.weights import ModelSource, open_model
 from tritune.stream import TextStream
 from tritune.text import ChatTemplate, Message, Tokenizer, encode_chat
@@ -129,13 +129,12 @@ class Model:
         start_layer get zero gradients. Raises ConfigError, ContextLengthError.
         """
         tokens = self._checked(token_ids)
-        targets = _targets(tokens, trained)
+        targets = next_token_targets(tokens, trained)
         pool, state = self.training_state(
             adapter, bucket_of(len(tokens), 1 << 30), start_layer=start_layer, recompute=recompute
         )
         pool.load([adapter])
-        self.backend.write(state.grads, np.zeros(state.grads.shape, np.float32))
-        self.backend.write(state.totals, np.zeros(state.totals.shape, np.float32))
+        state.clear()
         padded = np.concatenate([targets, np.full(state.max_rows - len(targets), -1, np.int32)])
         state.forward_backward(MicroBatch([Piece(tokens, 0, 1)], padded))
         flat = self.backend.read(state.grads).astype(np.float32)
@@ -314,17 +313,6 @@ def _tokenizer(source: ModelSource) -> Tokenizer:
         return Tokenizer.from_directory(source.directory)
     assert source.gguf_metadata is not None
     return Tokenizer.from_gguf(source.gguf_metadata, source.config.name)
-
-
-def _targets(tokens: list[int], trained: Sequence[bool] | NDArray[np.bool_]) -> NDArray[np.int32]:
-    mask = np.asarray(trained, np.bool_)
-    if mask.shape != (len(tokens),):
-        raise ConfigError(f"trained: expected {len(tokens)} flags, one for each token, found shape {mask.shape}")
-    targets = np.full(len(tokens), -1, np.int32)
-    targets[:-1] = np.where(mask[1:], np.asarray(tokens[1:], np.int32), -1)
-    if not (targets >= 0).any():
-        raise ConfigError("trained: no token is a target (the first token of a sequence cannot be one)")
-    return targets
 
 
 def _first(*values: Number | None) -> Number:

@@ -73,7 +73,7 @@ class Engine:
         self._write_sampling(prompt, settings)
         fresh = self._feed_prompt(prompt)
         for count in range(1, settings.max_tokens + 1):
-            drawn = self.state.forward_and_sample([self._piece(fresh)])
+            drawn = self.state.forward_and_sample([self.piece(fresh)])
             token = int(drawn.tokens[0])
             ends = token in settings.eos_ids
             last = ends or count == settings.max_tokens
@@ -89,11 +89,12 @@ class Engine:
         self.sequence.truncate(start)
         rest, size = prompt[start:], self.state.max_rows
         while len(rest) > size:
-            self.state.forward([self._piece(rest[:size])])
+            self.state.forward([self.piece(rest[:size])])
             rest = rest[size:]
         return rest
 
-    def _piece(self, tokens: list[int]) -> Piece:
+    def piece(self, tokens: list[int]) -> Piece:
+        """The next rows of the sequence, with room made for them in the cache."""
         start = len(self.sequence.tokens)
         self.sequence.extend(tokens)
         return Piece(tokens, start, self.slot, self.multiplier, tuple(self.sequence.blocks))

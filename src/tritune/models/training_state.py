@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritune.backends.base import LOSS_TOTALS, OPTIMIZER_SETTINGS, OPTIMIZER_STATE, Backend, Buffer, Program, Rows
+from tritune.errors import ConfigError
 from tritune.models.backward import BackwardBuffers, block_backward
 from tritune.models.batch import Piece, RowBuffers
 from tritune.models.bitnet import BitNet
@@ -132,6 +133,11 @@ class TrainingState:
         self.backend.write(self.totals, np.zeros(self.totals.shape, np.float32))
         return dict(zip(LOSS_TOTALS, totals, strict=True)), dict(zip(OPTIMIZER_STATE, state, strict=True))
 
+    def clear(self) -> None:
+        """Forget gradients, losses and everything that the optimizer has remembered."""
+        for buffer in (self.grads, self.m, self.v, self.totals, self.optimizer_state):
+            self.backend.write(buffer, np.zeros(buffer.shape, np.float32))
+
     def prepare(self) -> None:
         """Make every program now, so that no device object is made in the step loop."""
         self.update_program()
@@ -179,6 +185,21 @@ class TrainingState:
                     first=index == self.start_layer,
                 )
         return program
+
+
+def next_token_targets(tokens: Sequence[int], trained: Sequence[bool] | NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Targets int32 [T] of one sequence: the next token where that one is trained, else -1.
+
+    Raises ConfigError when the flags do not match the tokens, or none of them can be a target.
+    """
+    mask = np.asarray(trained, np.bool_)
+    if mask.shape != (len(tokens),):
+        raise ConfigError(f"trained: expected {len(tokens)} flags, one for each token, found shape {mask.shape}")
+    targets = np.full(len(tokens), -1, np.int32)
+    targets[:-1] = np.where(mask[1:], np.asarray(tokens[1:], np.int32), -1)
+    if not (targets >= 0).any():
+        raise ConfigError("trained: no token is a target (the first token of a sequence cannot be one)")
+    return targets
 
 
 class LossHead:

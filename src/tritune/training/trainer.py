@@ -144,10 +144,8 @@ class Trainer:
 
     def _reset(self) -> None:
         self.pool.load([self.adapter])
-        backend, state = self.model.backend, self.state
-        for buffer in (state.grads, state.m, state.v, state.totals, state.optimizer_state):
-            backend.write(buffer, np.zeros(buffer.shape, np.float32))
-        state.prepare()
+        self.state.clear()
+        self.state.prepare()
 
     def _tell_start(self, notes: Sequence[str]) -> None:
         start = RunStart(
@@ -241,7 +239,7 @@ def mean_loss(model: Model, adapter: Adapter, rows: Rows, config: TrainConfig | 
     total = sum(len(example) for example in examples)
     pool, state = model.training_state(adapter, min(config.batch_tokens, -(-total // 8) * 8))
     pool.load([adapter])
-    model.backend.write(state.totals, np.zeros(state.totals.shape, np.float32))
+    state.clear()
     for batch in stream.epoch():
         state.forward_loss(micro_batch(batch, state.max_rows))
     loss, count = model.backend.read(state.totals)[:2].tolist()
