@@ -32,3 +32,14 @@ def test_scatter_equals_the_definition(both, rng, index, count, columns):
         return {"out": out}
 
     both.compare(op)
+
+
+def test_more_rows_than_a_side_of_a_grid(both, rng):
+    x, index = rng.normal(size=(3, 4)), rng.integers(-1, 3, 70001)
+
+    def op(backend):
+        out = backend.upload(np.full((len(index), 4), 7.0))
+        backend.gather_rows(backend.upload(x), backend.upload(index, "i32"), out)
+        return {"out": out}
+
+    both.compare(op)

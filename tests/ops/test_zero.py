@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("size", [1, 3, 127, 129, 5003])
+@pytest.mark.parametrize("size", [1, 3, 127, 129, 5003, 2_200_003])
 def test_clears_every_element(both, size):
     def op(backend):
         buffer = backend.upload(np.ones(size))
