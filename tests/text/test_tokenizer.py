@@ -17,6 +17,7 @@ from tritune.errors import InputError, ModelFileError
 from tritune.text import Tokenizer
 
 PIECES = [
+    "\0boundary\0boundary\0",
     "<|eot_id|>",
     "<|im_end|>",
     "<|begin_of_text|>",
@@ -261,3 +262,17 @@ def _merge(word: bytes, ranks: dict[bytes, int], below: int = 1 << 30) -> list[b
             break
         parts[index : index + 2] = [parts[index] + parts[index + 1]]
     return parts
+
+
+@FEW
+@given(text=ANY_TEXT)
+def test_sealing_without_a_second_copy_of_the_model(bitnet: Tokenizer, text: str) -> None:
+    # Every added token is special and lies behind the model's own vocabulary, as in Llama-3's.
+    metadata = gguf_metadata()
+    metadata["tokenizer.ggml.token_type"][-1] = 3
+    tokenizer = Tokenizer.from_gguf(metadata)
+    ids = tokenizer.encode(text, special=False)
+    assert max(ids, default=0) < tokenizer.vocab_size - 4
+    assert tokenizer.decode(ids) == text
+    if USER_DEFINED not in text:
+        assert ids == bitnet.encode(text, special=False)

@@ -44,6 +44,7 @@ def read_gguf_vocab(metadata: Mapping[str, Any], source: str) -> TokenizerSpec:
     tokens = _strings(metadata, "tokenizer.ggml.tokens", source)
     merges = _merges(metadata, source)
     types = _token_types(metadata, len(tokens), source)
+    added = _added(tokens, types)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocab[token] != index)
@@ -57,7 +58,7 @@ def read_gguf_vocab(metadata: Mapping[str, Any], source: str) -> TokenizerSpec:
     add_bos = metadata.get("tokenizer.ggml.add_bos_token")
     template = metadata.get("tokenizer.chat_template")
     return TokenizerSpec(
-        library=_library(vocab, merges, _added(tokens, types), family),
+        library=_library(_own_vocab(tokens, added), merges, added, family),
         named=named,
         add_bos=bool(add_bos) if add_bos is not None else family == "llama3" and ids["bos"] is not None,
         chat_template=template if isinstance(template, str) and template else None,
@@ -88,6 +89,16 @@ def _library(
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "ignore_merges": family == "llama3", "vocab": vocab, "merges": merges},
     }
+
+
+def _own_vocab(tokens: Sequence[str], added: Sequence[AddedToken]) -> dict[str, int]:
+    """Ids of the model's own tokens: all but the added ones at the end, which the library numbers on by itself."""
+    end = len(tokens)
+    for token in reversed(added):
+        if token.id != end - 1:
+            break
+        end -= 1
+    return {token: index for index, token in enumerate(tokens[:end])}
 
 
 def _added(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToken]:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from tritune.errors import InputError, ModelFileError
 from tritune.text.byte_level import bytes_of_token
-from tritune.text.specials import BOUNDARY, AddedToken, promote_specials, seal, special_pattern
+from tritune.text.specials import BOUNDARY, AddedToken, promote_specials, seal, special_pattern, vocab_ids
 
 # Special tokens that end a turn or a text by their well-known names, for files that name only one end token.
 END_OF_TURN_NAMES = (
@@ -204,7 +204,22 @@ class Tokenizer:
 
     @functools.cached_property
     def _sealed(self) -> LibraryTokenizer:
+        own = vocab_ids(self._library_spec)
+        if self._is_byte_level and all(token.special and token.content not in own for token in self._added):
+            # Without its added tokens the model has no way to their ids: share it. A second copy of Llama-3's
+            # vocabulary takes two seconds and 70 MB.
+            return _without_added(self._marked)
         return _build(seal(self._library_spec, self._added), self._source)
+
+
+def _without_added(marked: LibraryTokenizer) -> LibraryTokenizer:
+    """A tokenizer over the same model and steps, without added tokens."""
+    bare = LibraryTokenizer(marked.model)
+    if marked.normalizer is not None:
+        bare.normalizer = marked.normalizer
+    if marked.pre_tokenizer is not None:
+        bare.pre_tokenizer = marked.pre_tokenizer
+    return bare
 
 
 def check_unicode(text: str) -> None:
