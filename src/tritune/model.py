@@ -239,6 +239,12 @@ class Model:
                     f"a prompt of {prompt_length} tokens leaves no room in the context of {self.context_length}"
                 )
             max_tokens = min(own.max_new_tokens or 256, room)
+        # The cache is made of whole blocks, so the engine alone would let a shorter context pass.
+        if prompt_length + max_tokens > self.context_length:
+            raise ContextLengthError(
+                f"a prompt of {prompt_length} tokens and {max_tokens} new tokens make {prompt_length + max_tokens}; "
+                f"the context holds {self.context_length}"
+            )
         return GenerationSettings(
             max_tokens=max_tokens,
             temperature=temperature,
