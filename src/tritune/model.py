@@ -253,7 +253,7 @@ class Model:
             min_p=_first(min_p, own.min_p, 0.0),
             repetition_penalty=_first(repetition_penalty, own.repetition_penalty, 1.0),
             seed=seed,
-            eos_ids=() if ignore_eos else (own.eos_token_ids or self.tokenizer.end_ids),
+            eos_ids=() if ignore_eos else tuple(dict.fromkeys((*own.eos_token_ids, *self.tokenizer.end_ids))),
         )
 
     def encode_prompt(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
