@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
+from tritune.atomic import reason
+from tritune.errors import InputError
 from tritune.training.events import Listener, RunStart, StepLog
 
 
 class JsonlLog(Listener):
-    """Writes ``train.jsonl`` into the run's folder, a line a log event; each line is flushed, so a killed run keeps
-    its log."""
+    """Writes ``train.jsonl`` into the run's folder, a line a log event.
+
+    Each line is flushed, so a killed run keeps its log. Raises InputError where it cannot be written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "train.jsonl"
 
     def on_start(self, start: RunStart) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("")
+        self._write("", "w")
         self._append(
             {
                 "event": "start",
@@ -36,5 +40,12 @@ class JsonlLog(Listener):
         self._append({"event": "save", "step": step, "path": str(path)})
 
     def _append(self, record: dict[str, object]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        self._write(json.dumps(record) + "\n", "a")
+
+    def _write(self, text: str, mode: Literal["w", "a"]) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {reason(error)}") from None
