@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.errors import ConfigError
+from tritune.errors import ConfigError, ContextLengthError
 from tritune.generation import Engine, GenerationSettings
 from tritune.lora import Adapter
 from tritune.model import Model
@@ -45,13 +45,17 @@ def create_training_state(
 def forward_token(state: Engine, token: int, position: int) -> NDArray[np.float32]:
     """Logits float32 [vocab] after a token at a position; what the cache holds from there on is forgotten.
 
-    Raises ConfigError when the cache does not reach up to ``position``.
+    Raises ConfigError when the cache does not reach up to ``position`` or the vocabulary not to ``token``,
+    ContextLengthError at the end of the context.
     """
     held = len(state.sequence.tokens)
     if not 0 <= position <= held:
-        raise ConfigError(f"position {position}: the cache holds positions 0 … {held - 1}")
+        raise ConfigError(f"position {position}: expected 0 … {held}, the cache holds {held} tokens")
+    if position >= state.context_length:
+        raise ContextLengthError(f"position {position}: the context holds {state.context_length} tokens")
+    state.check_tokens([token])
     state.sequence.truncate(position)
-    return state.state.logits([state.piece([token])])[0]
+    return state.feed([token], state.state.logits)[0]
 
 
 def forward_backward(state: TrainingState, tokens: Sequence[int], loss_mask: Sequence[bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,7 @@ class Model:
         self._kv_dtype: Literal["f16", "f32"] = "f32" if activations == "float" else kv_dtype
         self._cache: KVCache | None = None
         self._engines: dict[str, Engine] = {}
+        self._alive: WeakSet[Engine] = WeakSet()  # also engines whose last stream is still being read
         self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None
 
     @property
@@ -273,7 +275,7 @@ class Model:
         key = "" if adapter is None else adapter.content_key()
         if key not in self._engines:
             for stale in [k for k in self._engines if k and key]:
-                self._engines.pop(stale).sequence.truncate(0)
+                del self._engines[stale]
             pool = None
             if adapter is not None:
                 self._check_adapter(adapter)
@@ -281,12 +283,18 @@ class Model:
             state = InferenceState(
                 self.device_model, self._kv_cache(), max_rows=min(PREFILL_ROWS, self.context_length), adapters=pool
             )
-            self._engines[key] = Engine(state, slot=0 if adapter is None else 1)
-        engine = self._engines[key]
-        for other in self._engines.values():
-            if other is not engine:  # the cache has room for one sequence of the whole context
+            slot = 0 if adapter is None else 1
+            engine = Engine(state, slot=slot, context=self.context_length, make_room=self._make_room)
+            self._engines[key] = engine
+            self._alive.add(engine)
+        self._make_room(self._engines[key])
+        return self._engines[key]
+
+    def _make_room(self, engine: Engine) -> None:
+        """Leave the cache, which has room for one sequence of the whole context, to one engine."""
+        for other in self._alive:
+            if other is not engine:
                 other.sequence.truncate(0)
-        return engine
 
     def _kv_cache(self) -> KVCache:
         if self._cache is None:

@@ -7,9 +7,9 @@ is only fed from where it differs. Each token costs one submit; nothing is alloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from tritune.models.cache import BLOCK_SIZE, CachedSequence
 from tritune.models.inference import InferenceState
 
 FinishReason = Literal["stop", "length"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -35,46 +36,68 @@ class Token:
 class Engine:
     """Generates for one sequence at a time over an InferenceState."""
 
-    def __init__(self, state: InferenceState, *, slot: int = 0, multiplier: float = 1.0) -> None:
-        """slot: the pool's adapter to use (0 = none); multiplier: a factor on its correction."""
+    def __init__(
+        self,
+        state: InferenceState,
+        *,
+        slot: int = 0,
+        multiplier: float = 1.0,
+        context: int | None = None,
+        make_room: Callable[[Engine], None] | None = None,
+    ) -> None:
+        """slot: the pool's adapter to use (0 = none); multiplier: a factor on its correction; context: a limit below
+        the model's and the cache's; make_room: called before a prompt is fed, to free blocks that others hold."""
         self.state = state
         self.slot = slot
         self.multiplier = multiplier
         self.sequence = CachedSequence(state.cache)
+        self._context = context
+        self._make_room = make_room
 
     @property
     def context_length(self) -> int:
         """Most tokens that prompt and answer may have together."""
-        return min(self.state.model.config.max_positions, self.state.cache.num_blocks * BLOCK_SIZE)
+        limit = min(self.state.model.config.max_positions, self.state.cache.num_blocks * BLOCK_SIZE)
+        return limit if self._context is None else min(limit, self._context)
 
     def generate(self, prompt: Sequence[int], settings: GenerationSettings) -> Iterator[Token]:
         """Tokens after ``prompt``, as they are drawn; an eos id ends them and is itself the last one.
 
         Raises ConfigError for an empty prompt or an id outside the vocabulary, ContextLengthError when prompt and
-        max_tokens exceed the context; both before anything is run.
+        max_tokens exceed the context; both before anything is run. Several streams of an engine may be read in turns:
+        each then feeds its text again where another has taken its place in the cache.
         """
-        self._check(prompt, settings)
-        return self._generate(list(prompt), settings)
+        tokens = [int(token) for token in prompt]
+        self._check(tokens, settings)
+        return self._generate(tokens, settings)
 
     def _check(self, prompt: Sequence[int], settings: GenerationSettings) -> None:
-        vocabulary = self.state.model.config.vocab_size
         if not prompt:
             raise ConfigError("the prompt is empty: there is no token to start from")
-        wrong = next((token for token in prompt if not 0 <= token < vocabulary), None)
-        if wrong is not None:
-            raise ConfigError(f"prompt token {wrong} is not in the vocabulary of {vocabulary}")
+        self.check_tokens(prompt)
         if len(prompt) + settings.max_tokens > self.context_length:
             raise ContextLengthError(
                 f"a prompt of {len(prompt)} tokens and {settings.max_tokens} new tokens make "
                 f"{len(prompt) + settings.max_tokens}; the context holds {self.context_length}"
             )
 
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ConfigError for an id outside the vocabulary."""
+        vocabulary = self.state.model.config.vocab_size
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise ConfigError(f"prompt token {wrong} is not in the vocabulary of {vocabulary}")
+
     def _generate(self, prompt: list[int], settings: GenerationSettings) -> Iterator[Token]:
-        self._write_sampling(prompt, settings)
-        fresh = self._feed_prompt(prompt)
+        text, fresh, version = list(prompt), list[int](), -1
         for count in range(1, settings.max_tokens + 1):
-            drawn = self.state.forward_and_sample([self.piece(fresh)])
+            if self.sequence.version != version:  # at first, and when others used the engine since the last token
+                fresh = self._feed_prompt(text)
+                self._write_sampling(text, settings, draw=count - 1)
+            drawn = self.feed(fresh, self.state.forward_and_sample)
+            version = self.sequence.version
             token = int(drawn.tokens[0])
+            text.append(token)
             ends = token in settings.eos_ids
             last = ends or count == settings.max_tokens
             reason: FinishReason | None = ("stop" if ends else "length") if last else None
@@ -85,25 +108,31 @@ class Engine:
 
     def _feed_prompt(self, prompt: list[int]) -> list[int]:
         """Feed the prompt from where the cache ends but for its last rows, which are returned."""
+        if self._make_room is not None:
+            self._make_room(self)
         start = min(self.sequence.common_prefix(prompt), len(prompt) - 1)
         self.sequence.truncate(start)
         rest, size = prompt[start:], self.state.max_rows
         while len(rest) > size:
-            self.state.forward([self.piece(rest[:size])])
+            self.feed(rest[:size], self.state.forward)
             rest = rest[size:]
         return rest
 
-    def piece(self, tokens: list[int]) -> Piece:
-        """The next rows of the sequence, with room made for them in the cache."""
+    def feed(self, tokens: list[int], run: Callable[[Sequence[Piece]], Result]) -> Result:
+        """Run the next rows of the sequence. When that is interrupted, nothing of them counts as cached."""
         start = len(self.sequence.tokens)
-        self.sequence.extend(tokens)
-        return Piece(tokens, start, self.slot, self.multiplier, tuple(self.sequence.blocks))
+        try:
+            self.sequence.extend(tokens)
+            return run([Piece(tokens, start, self.slot, self.multiplier, tuple(self.sequence.blocks))])
+        except BaseException:
+            self.sequence.truncate(start)
+            raise
 
-    def _write_sampling(self, prompt: list[int], settings: GenerationSettings) -> None:
+    def _write_sampling(self, prompt: list[int], settings: GenerationSettings, draw: int) -> None:
         numbers = (settings.temperature, settings.top_p, settings.min_p, settings.repetition_penalty)
         self.state.set_sampling(
             np.array([numbers], np.float32),
-            np.array([[settings.top_k, settings.seed, 0, 0]], np.uint32),
+            np.array([[settings.top_k, settings.seed, draw, 0]], np.uint32),
             token_set(prompt, self.state.model.config.vocab_size)[None],
         )
 

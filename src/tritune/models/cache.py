@@ -60,6 +60,11 @@ class CachedSequence:
         self.cache = cache
         self.blocks: list[int] = []
         self.tokens: list[int] = []
+        self.version = 0
+        """Goes up whenever the tokens change: whoever fed some can tell whether they are still the last ones."""
+
+    def __del__(self) -> None:
+        self.truncate(0)
 
     def extend(self, tokens: list[int]) -> None:
         """Make room for more tokens and note them. Raises ContextLengthError (and changes nothing) when there is
@@ -72,6 +77,7 @@ class CachedSequence:
             )
         self.blocks.extend(self.cache.allocate() for _ in range(needed))
         self.tokens.extend(tokens)
+        self.version += 1
 
     def truncate(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
@@ -80,6 +86,7 @@ class CachedSequence:
             self.cache.release(block)
         del self.blocks[keep:]
         del self.tokens[length:]
+        self.version += 1
 
     def common_prefix(self, tokens: list[int]) -> int:
         """How many of the first tokens are the ones held here."""
