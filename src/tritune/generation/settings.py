@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from tritune.errors import ConfigError
+from tritune.formats.fields import short
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,14 @@ class GenerationSettings:
     eos_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "top_k", "seed"):
+            self._check_type(name, Integral, "a whole number")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            self._check_type(name, Real, "a number")
         checks = (
             ("max_tokens", self.max_tokens, self.max_tokens >= 1, "a number >= 1"),
             ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "a number >= 0"),
-            ("top_k", self.top_k, self.top_k >= 0, "a number >= 0 (0 = off)"),
+            ("top_k", self.top_k, 0 <= self.top_k < 2**32, "a number in [0, 2^32) (0 = off)"),
             ("top_p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]"),
             ("min_p", self.min_p, 0 <= self.min_p < 1, "a number in [0, 1)"),
             (
@@ -42,3 +48,8 @@ class GenerationSettings:
         for name, value, fine, expected in checks:
             if not fine:
                 raise ConfigError(f"{name}: expected {expected}, found {value}")
+
+    def _check_type(self, name: str, wanted: type, expected: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise ConfigError(f"{name}: expected {expected}, found {short(value)}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from tritune.errors import ConfigError
+from tritune.formats.fields import short
 
 Schedule = Literal["cosine", "linear", "constant"]
 SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
@@ -41,7 +43,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            self._check_number(field.name, getattr(self, field.name))
+            self._check_type(field, getattr(self, field.name))
         checks = (
             ("lr", self.lr > 0, "a number > 0"),
             ("beta1", 0 <= self.beta1 < 1, "a number in [0, 1)"),
@@ -66,9 +68,17 @@ class TrainConfig:
                 raise ConfigError(f"{name}: expected {expected}, found {getattr(self, name)}")
 
     @staticmethod
-    def _check_number(name: str, value: Any) -> None:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{name}: expected a finite number, found {value}")
+    def _check_type(field: Field[Any], value: Any) -> None:
+        """A value of the kind of the field's default; any finite number will do for a float."""
+        wanted, expected = {
+            bool: (bool, "true or false"),
+            int: (Integral, "a whole number"),
+            float: (Real, "a finite number"),
+            str: (str, "a name"),
+        }[type(field.default)]
+        fits = isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
+        if not fits or (wanted is Real and not math.isfinite(value)):
+            raise ConfigError(f"{field.name}: expected {expected}, found {short(value)}")
 
 
 def warmup_steps(config: TrainConfig, total: int) -> int:
