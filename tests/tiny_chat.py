@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from tiny_models import make_hf
 from tiny_tokenizer import write_directory
-
 from tritune import Adapter, LoRAConfig, Model
 from tritune.backends.base import Backend
 from tritune.models.weights import open_model

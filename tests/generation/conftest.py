@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_chat import make_chat_model, open_chat_model
 
+from tiny_chat import make_chat_model, open_chat_model
 from tritune import Model
 from tritune.backends.base import Backend
 from tritune.backends.numpy import NumpyBackend

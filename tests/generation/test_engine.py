@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_chat import prompt_of, strong_adapter
 
 import tritune.model
+from tiny_chat import prompt_of, strong_adapter
 from tritune import ConfigError, ContextLengthError, Model
 from tritune.generation import Engine, GenerationSettings
 from tritune.generation.engine import token_set
