@@ -7,6 +7,8 @@ still imports tritune.
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -200,7 +202,8 @@ def _enumerate() -> tuple[list[AdapterInfo], str]:
     try:
         import wgpu
 
-        handles: list[Any] = list(wgpu.gpu.enumerate_adapters_sync())
+        with _quiet_wayland():
+            handles: list[Any] = list(wgpu.gpu.enumerate_adapters_sync())
     except ImportError as error:
         return [], f"the package wgpu cannot be imported ({error}); pip install wgpu"
     except (RuntimeError, OSError) as error:
@@ -209,6 +212,22 @@ def _enumerate() -> tuple[list[AdapterInfo], str]:
     unique = _each_gpu_once([info for info in infos if info.backend in _BACKENDS])
     unique.sort(key=lambda info: KINDS.index(info.kind))  # a stable sort: the driver's order within a kind
     return [replace(info, index=index) for index, info in enumerate(unique)], _INSTALL_HINT
+
+
+@contextmanager
+def _quiet_wayland() -> Generator[None]:
+    """Without XDG_RUNTIME_DIR, as over ssh, libwayland prints an error of its own each time that OpenGL is tried.
+
+    Any folder silences it; there is no display there, and none is needed.
+    """
+    if "XDG_RUNTIME_DIR" in os.environ:
+        yield
+        return
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ["XDG_RUNTIME_DIR"]
 
 
 def _describe(handle: Any) -> AdapterInfo:
