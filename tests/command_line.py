@@ -33,10 +33,10 @@ class Result:
 Cli = Callable[..., Result]
 
 
-def start(*arguments: str | Path, **variables: str) -> subprocess.Popen[str]:
-    """Start a command, with further environment variables."""
-    python_path = os.pathsep.join(filter(None, sys.path))
-    environment = os.environ | {"PYTHONPATH": python_path, "XDG_RUNTIME_DIR": "/tmp"} | variables
+def start(*arguments: str | Path, **variables: str | None) -> subprocess.Popen[str]:
+    """Start a command, with environment variables set or (None) removed."""
+    changed = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | variables
+    environment = {name: value for name, value in changed.items() if value is not None}
     command = [sys.executable, "-c", CODE, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)

@@ -1,0 +1,125 @@
+"""``tritune info``: devices, a model's facts, an adapter's facts, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tritune
+from command_line import Cli
+from tiny_models import make_hf
+from tritune.assets import BUILTIN_MODEL
+from tritune.backends.webgpu.device import AdapterInfo
+from tritune.cli import facts
+
+SOFTWARE = AdapterInfo(
+    index=0, name="llvmpipe", kind="software", backend="Vulkan", driver="Mesa", software=True,
+    features=frozenset({"subgroup"}),
+    limits={"max-buffer-size": 1 << 31, "max-storage-buffer-binding-size": 1 << 27},
+)  # fmt: skip
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[AdapterInfo]:
+    """The adapters of this machine, to be filled in."""
+    listed: list[AdapterInfo] = []
+    monkeypatch.setattr(facts, "list_adapters", lambda: listed)
+    monkeypatch.setattr(facts, "adapters_problem", lambda: "no Vulkan driver was found: install one")
+    return listed
+
+
+def read_json(cli: Cli, *flags: str | Path) -> dict[str, Any]:
+    result = cli("info", "--json", *flags)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_no_gpu_says_how_to_get_one(cli: Cli, gpus: list[AdapterInfo]) -> None:
+    assert "auto takes numpy: there is no GPU for WebGPU (no Vulkan driver was found: install one)" in cli("info").out
+    assert read_json(cli)["devices"] == {
+        "adapters": [],
+        "auto": "numpy",
+        "why": "there is no GPU for WebGPU (no Vulkan driver was found: install one)",
+    }
+
+
+def test_software_is_listed_and_never_taken_by_itself(cli: Cli, gpus: list[AdapterInfo]) -> None:
+    gpus.append(SOFTWARE)
+    devices = read_json(cli)["devices"]
+    assert devices["auto"] == "numpy"
+    assert "software" in devices["why"]
+    assert devices["adapters"][0]["device"] == "webgpu:0"
+    assert "webgpu:0  llvmpipe (software, Vulkan)" in cli("info").out
+
+
+def test_the_best_gpu_is_taken(cli: Cli, gpus: list[AdapterInfo]) -> None:
+    gpus += [replace(SOFTWARE, name="Big GPU", kind="discrete", software=False), replace(SOFTWARE, index=1)]
+    assert "auto takes webgpu:0: the best hardware GPU, Big GPU" in cli("info").out
+    assert "largest buffer 2.0 GiB, largest binding 128.0 MiB, subgroups yes, f16 no" in cli("info").out
+
+
+def test_what_is_said_of_auto_is_what_auto_does(cli: Cli) -> None:
+    from tritune.backends import open_backend
+
+    backend = open_backend("auto")
+    is_numpy = "NumPy" in backend.description
+    backend.close()
+    assert (read_json(cli)["devices"]["auto"] == "numpy") == is_numpy
+
+
+def test_facts_of_a_model(cli: Cli, gpus: list[AdapterInfo], tiny: Path) -> None:
+    shown = read_json(cli, "--model", tiny)["model"]
+    vocab = shown["vocab_size"]
+    per_layer = 32 * 32 + 2 * 16 * 32 + 32 * 32 + 3 * 48 * 32
+    assert shown["ternary_parameters"] == 2 * per_layer
+    assert shown["other_parameters"] == vocab * 32 + 2 * (32 + 32 + 32 + 48) + 32
+    assert (shown["layers"], shown["heads"], shown["kv_heads"], shown["head_dim"]) == (2, 2, 1, 16)
+    assert shown["file_bytes"] == (tiny / "model.safetensors").stat().st_size
+    assert (shown["context"], shown["name"]) == (256, "tiny-model")
+    assert list(shown["end_tokens"].values()) == ["<|im_end|>"]
+    assert shown["chat_template"] == "chat template of the model"
+    text = cli("info", "-m", tiny, "--chat-template", "plain").out
+    assert f"{2 * per_layer:,}" in text
+    assert "built-in template 'plain'" in text
+
+
+def test_a_head_of_its_own_counts(cli: Cli, gpus: list[AdapterInfo], tiny: Path, tmp_path: Path) -> None:
+    for file in tiny.glob("tokenizer*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    model = make_hf(tmp_path, tie=False)
+    shown = read_json(cli, "-m", tmp_path)["model"]
+    matrices = sum(values.size for name, values in model.floats.items())
+    assert shown["other_parameters"] == matrices
+
+
+def test_facts_of_the_built_in_model(cli: Cli, gpus: list[AdapterInfo]) -> None:
+    shown = read_json(cli, "--model", "built-in")["model"]
+    assert shown["path"] == str(BUILTIN_MODEL)
+    assert round((shown["ternary_parameters"] + shown["other_parameters"]) / 1e6) == 45
+
+
+def test_facts_of_an_adapter(cli: Cli, gpus: list[AdapterInfo], tiny: Path, adapter: Path, model: Any) -> None:
+    alone = read_json(cli, "--adapter", adapter)["adapter"]
+    loaded = tritune.Adapter.load(adapter, model)
+    assert (alone["rank"], alone["alpha"], alone["base_model"]) == (4, 8, "tiny-model")
+    assert alone["parameters"] == loaded.num_parameters
+    assert alone["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert alone["layers"] == [0, 1]
+    assert alone["fits_model"] is None
+    assert read_json(cli, "-m", tiny, "-a", adapter)["adapter"]["fits_model"] is True
+    assert "rank" in cli("info", "-a", adapter).out
+
+
+def test_adapter_of_another_size_does_not_fit(cli: Cli, gpus: list[AdapterInfo], adapter: Path) -> None:
+    error = cli("info", "--model", "built-in", "--adapter", adapter).error
+    assert "32" in error
+    assert "512" in error
+
+
+@pytest.mark.parametrize("flag", ["--model", "--adapter"])
+def test_what_is_not_there_is_one_line(flag: str, cli: Cli, gpus: list[AdapterInfo]) -> None:
+    assert "nowhere" in cli("info", flag, "nowhere").error
