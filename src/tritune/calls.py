@@ -62,7 +62,14 @@ def forward_backward(state: TrainingState, tokens: Sequence[int], loss_mask: Seq
     """Add the gradient, loss and token count of one sequence, in one submit; nothing is read back.
 
     loss_mask[i]: token i is a target. ``state.update_program()`` ends an optimizer step.
+    Raises ConfigError for tokens that do not fit the state or the vocabulary, or a mask without a target.
     """
+    if len(tokens) > state.max_rows:
+        raise ConfigError(f"a sequence of {len(tokens)} tokens; the training state was made for {state.max_rows}")
+    vocabulary = state.model.config.vocab_size
+    wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise ConfigError(f"token {wrong} is not in the vocabulary of {vocabulary}")
     targets = np.full(state.max_rows, -1, np.int32)
     targets[: len(tokens)] = next_token_targets(tokens, loss_mask)
     state.forward_backward(MicroBatch([Piece(tokens, 0, 1)], targets))

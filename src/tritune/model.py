@@ -54,6 +54,10 @@ def load(
     """
     if activations not in ("int8", "float"):
         raise ConfigError(f"activations {activations!r}: expected int8 or float")
+    if kv_dtype not in ("f16", "f32"):
+        raise ConfigError(f"kv_dtype {kv_dtype!r}: expected f16 or f32")
+    if context is not None and context < 1:
+        raise ConfigError(f"context: expected a number >= 1, found {context}")
     source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id, progress=progress)
     backend = open_backend(device)
     return Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
@@ -152,14 +156,23 @@ class Model:
         max_sequences: int | None = None,
         start_layer: int = 0,
         recompute: bool = True,
+        dropout: float = 0.0,
+        exclusive: bool = False,
     ) -> tuple[AdapterPool, TrainingState]:
         """A pool holding the adapter, and the buffers and programs to train it; the last one is reused where it
-        fits."""
-        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute)
-        if self._training is None or self._training[0] != key:
+        fits.
+
+        dropout: of the LoRA inputs; its seed and step are read from ``dropout_state``. exclusive: nobody else will
+        be given this one.
+        """
+        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute, dropout)
+        found = self._training if self._training is not None and self._training[0] == key else None
+        self._training = None
+        if found is None:
             self._check_adapter(adapter)
-            self._training = None
             pool = AdapterPool.for_adapters(self.backend, [adapter])
+            dropout_state = self.backend.empty((2,), "u32")
+            pool.set_dropout(dropout, dropout_state)
             state = TrainingState(
                 self.device_model,
                 pool,
@@ -168,9 +181,12 @@ class Model:
                 max_sequences=max_sequences,
                 start_layer=start_layer,
                 recompute=recompute,
+                dropout_state=dropout_state,
             )
-            self._training = (key, pool, state)
-        return self._training[1], self._training[2]
+            found = (key, pool, state)
+        if not exclusive:
+            self._training = found
+        return found[1], found[2]
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def generate(self, prompt: Prompt, adapter: Adapter | None = None, **options: object) -> str:

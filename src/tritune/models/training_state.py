@@ -60,13 +60,18 @@ class TrainingState:
         max_sequences: int | None = None,
         start_layer: int = 0,
         recompute: bool = True,
+        dropout_state: Buffer | None = None,
     ) -> None:
+        """dropout_state u32 [2]: (seed, step) of the pool's dropout, to be written before each micro-batch."""
         backend, config = model.backend, model.config
+        if not 0 <= start_layer < config.num_layers:
+            raise ConfigError(f"start_layer {start_layer}: the model has layers 0 … {config.num_layers - 1}")
         self.model = model
         self.adapters = adapters
         self.max_rows = max_rows
         self.start_layer = start_layer
         self.recompute = recompute
+        self.dropout_state = dropout_state
         self.rows = RowBuffers(backend, max_rows, max_sequences or max_rows)
         self.parameters = parameters
         self.grads, self.m, self.v = (backend.empty(parameters.shape) for _ in range(3))

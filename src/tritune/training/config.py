@@ -70,14 +70,17 @@ class TrainConfig:
     @staticmethod
     def _check_type(field: Field[Any], value: Any) -> None:
         """A value of the kind of the field's default; any finite number will do for a float."""
-        wanted, expected = {
-            bool: (bool, "true or false"),
-            int: (Integral, "a whole number"),
-            float: (Real, "a finite number"),
-            str: (str, "a name"),
-        }[type(field.default)]
-        fits = isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
-        if not fits or (wanted is Real and not math.isfinite(value)):
+        default: object = field.default
+        if isinstance(default, bool):
+            fits, expected = isinstance(value, bool), "true or false"
+        elif isinstance(default, int):
+            fits, expected = not isinstance(value, bool) and isinstance(value, Integral), "a whole number"
+        elif isinstance(default, float):
+            fits = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+            expected = "a finite number"
+        else:
+            fits, expected = isinstance(value, str), "a name"
+        if not fits:
             raise ConfigError(f"{field.name}: expected {expected}, found {short(value)}")
 
 

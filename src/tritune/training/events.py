@@ -26,7 +26,7 @@ class StepLog:
     step: int
     total_steps: int
     epoch: float
-    loss: float  # nats per trained token
+    loss: float  # nats per trained token; NaN when every step was skipped
     lr: float
     grad_norm: float  # of the last step, before clipping
     tokens: int  # trained tokens since the last log

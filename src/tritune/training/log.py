@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -34,7 +35,11 @@ class JsonlLog(Listener):
         )
 
     def on_log(self, log: StepLog) -> None:
-        self._append({"event": "step", **asdict(log)})
+        numbers = asdict(log)
+        for name, value in numbers.items():  # JSON knows no NaN
+            if isinstance(value, float) and not math.isfinite(value):
+                numbers[name] = None
+        self._append({"event": "step", **numbers})
 
     def on_save(self, path: Path, step: int) -> None:
         self._append({"event": "save", "step": step, "path": str(path)})

@@ -6,6 +6,7 @@ finite check stay on the device and are read every log_every steps, so the host 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,9 +109,9 @@ class Trainer:
             min(config.batch_tokens, -(-total_rows // 8) * 8),
             start_layer=config.start_layer,
             recompute=config.recompute,
+            dropout=adapter.config.dropout,
+            exclusive=True,  # a listener may compute a loss of its own in the middle of the run
         )
-        self._dropout = model.backend.empty((2,), "u32")
-        self.pool.set_dropout(adapter.config.dropout, self._dropout)
 
     def _count_steps(self) -> int:
         whole = int(self.config.epochs)
@@ -125,7 +126,7 @@ class Trainer:
         self._start = time.perf_counter()
         self._window = _Window(self._start)
         self._last_sync = self._start
-        step = 0
+        self._done = 0
         try:
             for step in range(1, self.total_steps + 1):
                 self._step(step)
@@ -133,9 +134,9 @@ class Trainer:
                     self._log(step)
                 if self.config.save_every and step % self.config.save_every == 0 and step < self.total_steps:
                     self._save(step, checkpoint=True)
-            self._save(step, checkpoint=False)
+            self._save(self._done, checkpoint=False)
         except KeyboardInterrupt:
-            self._save(max(0, step - 1), checkpoint=False)
+            self._save(self._done, checkpoint=False)
             raise
         finally:
             for listener in self.listeners:
@@ -167,6 +168,7 @@ class Trainer:
             batch = next(self.stream)
             self.state.forward_backward(micro_batch(batch, self.state.max_rows), update=last)
             self._window.rows += len(batch.tokens)
+        self._done = step
         if time.perf_counter() - self._last_sync > SYNC_SECONDS:
             self.model.backend.synchronize()
             self._last_sync = time.perf_counter()
@@ -180,8 +182,9 @@ class Trainer:
         self.model.backend.write(self.state.settings, np.array(values, np.float32))
 
     def _write_dropout(self, number: int) -> None:
-        if self.adapter.config.dropout:
-            self.model.backend.write(self._dropout, np.array([self.config.seed, number], np.uint32))
+        state = self.state.dropout_state
+        if self.adapter.config.dropout and state is not None:
+            self.model.backend.write(state, np.array([self.config.seed, number], np.uint32))
 
     def _log(self, step: int) -> None:
         totals, state = self.state.read_totals()
@@ -199,7 +202,7 @@ class Trainer:
             step=step,
             total_steps=self.total_steps,
             epoch=round(epoch, 4),
-            loss=totals["log_loss"] / max(totals["log_tokens"], 1.0),
+            loss=totals["log_loss"] / totals["log_tokens"] if totals["log_tokens"] else math.nan,
             lr=learning_rate(self.config, step - 1, self.total_steps),
             grad_norm=state["grad_norm"],
             tokens=int(totals["log_tokens"]),
@@ -213,7 +216,13 @@ class Trainer:
             listener.on_log(log)
 
     def _save(self, step: int, checkpoint: bool) -> None:
-        self.adapter.parameters[:] = self.pool.read()
+        parameters = self.pool.read()
+        if not np.isfinite(parameters).all():
+            raise TrainingError(
+                f"step {step}: the adapter holds numbers that are not finite; the last saved adapter is kept "
+                "(try a lower lr)"
+            )
+        self.adapter.parameters[:] = parameters
         if self.output is None:
             return
         path = self.output / f"checkpoint-{step}" if checkpoint else self.output
