@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from tritune.errors import ConfigError
 
 if TYPE_CHECKING:
     from tritune import Adapter, Model
@@ -33,6 +36,7 @@ template_option = click.option(
 context_option = click.option(
     "--context", type=click.IntRange(min=2), help="Most tokens of prompt and answer.  [default: the model's]"
 )
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an adapter that is in the output folder.")
 system_option = click.option("--system", metavar="TEXT", help="The system message.")
 
 _SAMPLING = (
@@ -79,6 +83,18 @@ def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
     from tritune import Adapter
 
     return None if adapter is None else Adapter.load(adapter, model)
+
+
+def checked_output(output: Path, overwrite: bool) -> Path:
+    """The output folder, if nothing that is in it would be lost. Raises ConfigError."""
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output {output}: is a file; expected a folder or a new name")
+    names = ("adapter_config.json", "adapter_model.safetensors", "train.jsonl")
+    found = [name for name in names if (output / name).exists()]
+    found += [path.name for path in sorted(output.glob("checkpoint-*"))]
+    if found and not overwrite:
+        raise ConfigError(f"--output {output}: holds {found[0]} of another run; give --overwrite or another folder")
+    return output
 
 
 def drawn_seed(seed: int | None) -> int:

@@ -11,7 +11,15 @@ from click.core import ParameterSource
 
 from tritune.cli.config_file import read_config_file
 from tritune.cli.errors import INTERRUPTED, note, stop
-from tritune.cli.options import device_option, load_adapter, load_model, model_option, template_option
+from tritune.cli.options import (
+    checked_output,
+    device_option,
+    load_adapter,
+    load_model,
+    model_option,
+    overwrite_option,
+    template_option,
+)
 from tritune.cli.settings import LORA, TRAIN, setting_options, split
 from tritune.errors import ConfigError
 from tritune.lora.config import LoRAConfig
@@ -26,7 +34,7 @@ SHOWN_PROMPT = 80
 @model_option
 @click.option("-d", "--data", metavar="FILE", help="Rows to train on, .jsonl or .json.  [required]")
 @click.option("-o", "--output", default="adapter", show_default=True, metavar="DIR", help="Where the adapter goes.")
-@click.option("--overwrite", is_flag=True, help="Replace an adapter that is in the output folder.")
+@overwrite_option
 @click.option("-a", "--adapter", metavar="DIR", help="Start from this adapter, with its rank, alpha and targets.")
 @setting_options(LORA)
 @setting_options(TRAIN)
@@ -44,7 +52,7 @@ def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any
     values = context.params | (read_config_file(config) if config else {}) | given
     lora, settings = LoRAConfig(**split(values, LoRAConfig)), TrainConfig(**split(values, TrainConfig))
     _check_start(values["adapter"], [s.flags[-1] for s in LORA if values[s.field] != getattr(LoRAConfig(), s.field)])
-    output = _checked_output(Path(values["output"]), overwrite)
+    output = checked_output(Path(values["output"]), overwrite)
     prompt = _first_prompt(values["data"], context)
     saved = _run(values, lora, settings, output)
     _show_end(saved, values, prompt)
@@ -61,18 +69,6 @@ def _check_start(adapter: str | None, lora_flags: list[str]) -> None:
         raise ConfigError(
             f"--adapter {adapter}: an adapter keeps its own rank, alpha and targets; leave out {', '.join(lora_flags)}"
         )
-
-
-def _checked_output(output: Path, overwrite: bool) -> Path:
-    """The output folder, if nothing that is in it would be lost. Raises ConfigError."""
-    if output.exists() and not output.is_dir():
-        raise ConfigError(f"--output {output}: is a file; expected a folder or a new name")
-    names = ("adapter_config.json", "adapter_model.safetensors", "train.jsonl")
-    found = [name for name in names if (output / name).exists()]
-    found += [path.name for path in sorted(output.glob("checkpoint-*"))]
-    if found and not overwrite:
-        raise ConfigError(f"--output {output}: holds {found[0]} of another run; give --overwrite or another folder")
-    return output
 
 
 def _first_prompt(data: str | None, context: click.Context) -> str:
