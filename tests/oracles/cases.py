@@ -34,13 +34,14 @@ CASES = {
         LoRAConfig(rank=8, alpha=4, rslora=True),
     ),
     "bitnet silu bitlinear, rslora with patterns": Case(
-        {"act": "silu", "linear_class": "bitlinear", "hidden": 44, "heads": 11, "kv_heads": 11, "ffn": 20, "tie": False},
+        {"act": "silu", "linear_class": "bitlinear", "hidden": 44, "heads": 11, "kv_heads": 11, "ffn": 20},
         LoRAConfig(rank=4, alpha=8, rslora=True, **PATTERNS),
     ),
     "bitnet, 3 layers, trained from the second on": Case(
         {"layers": 3, "hidden": 36, "heads": 3, "kv_heads": 1, "ffn": 52}, start_layer=1
     ),
-    "bitnet, q and v only": Case({"hidden": 32}, LoRAConfig(rank=4, alpha=8, target_modules=["q_proj", "v_proj"])),
+    "bitnet, q and v only": Case(
+        {"hidden": 32, "tie": False}, LoRAConfig(rank=4, alpha=8, target_modules=["q_proj", "v_proj"])),
     "bitnet, down only, rank 1": Case({"hidden": 32}, LoRAConfig(rank=1, alpha=3, target_modules=["down_proj"])),
     "bitnet, k of the second layer only": Case(
         {"hidden": 32}, LoRAConfig(rank=4, alpha=8, target_modules=["k_proj"], layers=(1,))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tiny_models import make_hf
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from oracles.reference import Reference, multiplying_copy
+from oracles.reference import Reference, multiplying_copy  # noqa: E402  (needs what is asked for above)
 
 torch.set_num_threads(1)  # the models are tiny
 Make = Callable[..., tuple[Path, Reference]]

@@ -82,7 +82,7 @@ def worst(found: Gradients, expected: Gradients) -> tuple[float, str]:
 
 
 def close_gradients(found: Gradients, wanted: Gradients, tolerance: float = EXACT) -> None:
-    """Every tensor, by name; where the gradient is zero (q and k of a lone first row, layers below the start) noise may stay."""
+    """Every tensor, by name; where the gradient is zero (q and k of a lone row, layers not trained) noise may stay."""
     largest = max(np.linalg.norm(value) for value in wanted.values())
     still = {name for name, value in wanted.items() if not value.any()}
     assert all(np.linalg.norm(found[name]) <= 1e-6 * largest for name in still)

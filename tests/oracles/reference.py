@@ -15,10 +15,10 @@ import peft
 import torch
 import transformers
 from numpy.typing import NDArray
-from oracles.harness import Example, Floats, Gradients
 from safetensors.torch import load_file, save_file
 from transformers.integrations.bitnet import ActQuant
 
+from oracles.harness import Example, Floats, Gradients
 from tritune.lora import Adapter
 
 Rounding = Callable[[Any, Any], Any]
@@ -29,7 +29,10 @@ SHARED = (0, 0, 0, 1, 2, 2, 3)
 
 
 def multiplying_copy(directory: Path, target: Path) -> Path:
-    """A `bitlinear` directory as `autobitlinear`, with reciprocal scales: peft refuses BitLinear, and autograd stops at it."""
+    """A `bitlinear` directory as `autobitlinear`, with reciprocal scales.
+
+    peft refuses BitLinear, and autograd does not pass it.
+    """
     config = json.loads((directory / "config.json").read_text())
     if config["quantization_config"]["linear_class"] != "bitlinear":
         return directory
@@ -50,7 +53,7 @@ def identity(_: Any, activations: Any) -> Any:
 
 
 def replayed(quantised: Sequence[tuple[NDArray[np.int8], Floats]]) -> Rounding:
-    """Codes [T, K] and scales [T] from elsewhere, four a block in the order of its linears, instead of the reference's own."""
+    """Codes [T, K] and scales [T] from elsewhere, four a block in the order of its linears."""
     calls = iter(quantised[4 * (i // 7) + SHARED[i % 7]] for i in range(len(quantised) // 4 * 7))
 
     def forward(_: Any, activations: Any) -> Any:
@@ -116,12 +119,12 @@ class Reference:
             return model(input_ids=torch.tensor([ids])).logits[0].numpy()
 
     def loss_and_gradients(
-        self, item: Example, adapter: Adapter, forward: Rounding | None = None, start_layer: int = 0
+        self, examples: Sequence[Example], adapter: Adapter, forward: Rounding | None = None, start_layer: int = 0
     ) -> tuple[float, Gradients]:
         """Mean loss over the trained tokens and the gradients of it, zero below ``start_layer``."""
         model = self.with_adapter(adapter, start_layer)
         with rounding(forward):
-            loss = mean_loss(model, [item])
+            loss = mean_loss(model, examples)
             loss.backward()
         return float(loss.detach()), {
             name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for name, p in trainable(model).items()

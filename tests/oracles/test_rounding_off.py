@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from oracles.cases import CASES, Case
 from oracles.harness import EXACT, Example, Ours, close_gradients, error, example, random_adapter
 from oracles.reference import identity
-
 from tritune.backends.base import Backend
 
 
@@ -24,7 +24,7 @@ def test_logits_and_gradients(case: Case, backend: Backend, make) -> None:
     expected = reference.logits(item.ids, adapter, identity)
     assert error(reference.logits(item.ids, None, identity), expected) > 30 * EXACT  # the adapter does something
     assert error(ours.logits(item.ids, adapter), expected) <= EXACT
-    wanted_loss, wanted = reference.loss_and_gradients(item, adapter, identity, case.start_layer)
+    wanted_loss, wanted = reference.loss_and_gradients([item], adapter, identity, case.start_layer)
     loss, gradients = ours.loss_and_gradients([item], adapter, start_layer=case.start_layer)
     assert loss == pytest.approx(wanted_loss, rel=1e-5)
     close_gradients(gradients, wanted)
@@ -37,9 +37,11 @@ def test_mask_at_any_position(mask: str, backend: Backend, make) -> None:
     adapter = random_adapter(ours.config, CASES["bitnet master weights"].lora)
     ids = example(ours.config.vocab_size, 9).ids
     trained = np.zeros(9, np.bool_)
-    trained[{"first": slice(1, 2), "last": slice(8, 9), "all": slice(1, 9), "only the middle one": slice(4, 5)}[mask]] = 1
+    trained[
+        {"first": slice(1, 2), "last": slice(8, 9), "all": slice(1, 9), "only the middle one": slice(4, 5)}[mask]
+    ] = 1
     item = Example(ids, trained)
     loss, gradients = ours.loss_and_gradients([item], adapter)
-    wanted_loss, wanted = reference.loss_and_gradients(item, adapter, identity)
+    wanted_loss, wanted = reference.loss_and_gradients([item], adapter, identity)
     assert loss == pytest.approx(wanted_loss, rel=1e-5)
     close_gradients(gradients, wanted)
