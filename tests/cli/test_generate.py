@@ -104,6 +104,11 @@ def test_statistics_go_to_stderr(generate: Cli, model: tritune.Model) -> None:
     assert "tokens/s" in result.err
 
 
+def test_flags_that_change_nothing_are_told(generate: Cli) -> None:
+    assert "--top-p" in generate("-p", "hello", "--max-tokens", "1", "--top-p", "0.9").err
+    assert generate("-p", "hello", "--max-tokens", "1", "--top-p", "0.9", "--temp", "1").err == ""
+
+
 def test_too_long_names_both_numbers(generate: Cli, model: tritune.Model) -> None:
     length = len(model.encode_prompt("hello"))
     error = generate("-p", "hello", "--max-tokens", "1000").error

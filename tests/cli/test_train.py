@@ -56,14 +56,24 @@ def test_training_lowers_the_loss(train: Cli, model: tritune.Model, rows: Path, 
 def test_starts_from_an_adapter_and_keeps_its_settings(
     train: Cli, cli: Cli, tiny: Path, rows: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    both = train("--adapter", adapter)
-    assert "--rank" in both.error or "--lora-r" in both.error
+    assert "leave out rank" in train("--adapter", adapter, "--rank", str(tritune.LoRAConfig().rank)).error
     started = cli(
         "train", "-m", tiny, "--device", "cpu", "-d", rows, "-o", tmp_path / "more", "-a", adapter, "--max-steps", "1"
     )
     assert started.code == 0, started.err
     config = written(tmp_path / "more")
     assert (config["r"], config["lora_alpha"]) == (4, 8)
+
+
+def test_auto_says_what_is_missing(
+    cli: Cli, tiny: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritune.cli.facts.list_adapters", list)
+    monkeypatch.setattr("tritune.cli.facts.adapters_problem", lambda: "install a driver")
+    monkeypatch.setattr("tritune.backends.webgpu.list_adapters", list)
+    result = cli("train", "-m", tiny, "-d", rows, "-o", tmp_path / "out", "--max-steps", "1")
+    assert result.code == 0
+    assert "no GPU is used: there is no GPU for WebGPU (install a driver)" in result.err
 
 
 def test_nothing_that_is_there_is_lost(train: Cli, tmp_path: Path) -> None:

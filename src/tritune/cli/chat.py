@@ -25,6 +25,7 @@ from tritune.cli.options import (
     model_option,
     sampling_options,
     system_option,
+    tell_unused,
     template_option,
 )
 from tritune.errors import ContextLengthError, InputError
@@ -67,6 +68,7 @@ def chat(
     loaded_adapter = load_adapter(adapter, loaded)
     # A value that cannot be used is told now, not at the first turn.
     loaded.settings(1, seed=drawn_seed(seed), ignore_eos=sampling["ignore_eos"], **_numbers(sampling))
+    tell_unused(loaded, sampling)
     talk = Chat(loaded, loaded_adapter, said, seed=drawn_seed(seed), stop=stops, **sampling)
     if sys.stdin.isatty():
         note(f"{loaded.name} on {loaded.backend.description}. {HELP}")

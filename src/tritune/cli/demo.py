@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritune.cli.errors import INTERRUPTED, note, stop
-from tritune.cli.options import checked_output, device_option, load_model, overwrite_option
+from tritune.cli.options import checked_output, device_option, load_model, overwrite_option, say_what_is_missing
 
 if TYPE_CHECKING:
     from tritune import Adapter, LoRAConfig, Model, TrainConfig
@@ -60,7 +60,7 @@ def demo(output: str, overwrite: bool, steps: int, seed: int, device: str) -> No
     try:
         model = load_model(None, device)
         note(f"model: {model.name} · device: {model.backend.description}")
-        _say_what_is_missing(device)
+        say_what_is_missing(device)
         before, adapter, after = _run(model, lora, config, folder)
     except KeyboardInterrupt:
         stop("stopped; the demo is not finished", INTERRUPTED)
@@ -99,16 +99,6 @@ def _look(model: Model, adapter: Adapter | None, config: TrainConfig) -> Look:
     # The loss needs an adapter; a fresh one changes nothing.
     measured = adapter or Adapter.create(model, LoRAConfig(rank=1))
     return Look(answers, mean_loss(model, measured, DEMO_HELDOUT_ROWS, config))
-
-
-def _say_what_is_missing(device: str) -> None:
-    from tritune.cli.facts import device_facts
-
-    if device != "auto":
-        return
-    facts = device_facts()
-    if facts["auto"] == "numpy":
-        note(f"no GPU is used: {facts['why']}")
 
 
 def _show(before: Look, after: Look) -> None:

@@ -21,6 +21,7 @@ from tritune.cli.options import (
     model_option,
     sampling_options,
     system_option,
+    tell_unused,
     template_option,
 )
 
@@ -70,6 +71,7 @@ def generate(
     chosen = drawn_seed(seed)
     loaded = load_model(model, device, chat_template, context)
     stream = loaded.stream(messages, load_adapter(adapter, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
+    tell_unused(loaded, sampling)
     started = time.perf_counter()
     first = write_answer(stream)
     if verbose:
@@ -79,12 +81,14 @@ def generate(
 def write_answer(pieces: TextStream) -> float:
     """Write the pieces to stdout as they come, and a line break if the last has none; the time of the first piece."""
     last, first = "", 0.0
-    for piece in pieces:
-        first = first or time.perf_counter()
-        click.echo(piece, nl=False)
-        last = piece
-    if not last.endswith("\n"):
-        click.echo()
+    try:
+        for piece in pieces:
+            first = first or time.perf_counter()
+            click.echo(piece, nl=False)
+            last = piece
+    finally:  # Ctrl-C too
+        if not last.endswith("\n"):
+            click.echo()
     return first or time.perf_counter()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tritune.cli.errors import note
 from tritune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -85,6 +86,17 @@ def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
     return None if adapter is None else Adapter.load(adapter, model)
 
 
+def say_what_is_missing(device: str) -> None:
+    """A line on stderr when ``auto`` finds no GPU: what it takes instead, and why."""
+    if device != "auto":
+        return
+    from tritune.cli.facts import device_facts
+
+    facts = device_facts()
+    if facts["auto"] == "numpy":
+        note(f"no GPU is used: {facts['why']}")
+
+
 def checked_output(output: Path, overwrite: bool) -> Path:
     """The output folder, if nothing that is in it would be lost. Raises ConfigError."""
     if output.exists() and not output.is_dir():
@@ -95,6 +107,15 @@ def checked_output(output: Path, overwrite: bool) -> Path:
     if found and not overwrite:
         raise ConfigError(f"--output {output}: holds {found[0]} of another run; give --overwrite or another folder")
     return output
+
+
+def tell_unused(model: Model, sampling: dict[str, Any]) -> None:
+    """A line on stderr when flags of drawing are given but the likeliest token is always taken."""
+    if model.settings(1, max_tokens=1, temperature=sampling["temperature"]).temperature > 0:
+        return
+    unused = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "min_p") if sampling[name] is not None]
+    if unused:
+        note(f"note: the temperature is 0, so {', '.join(unused)} changes nothing")
 
 
 def drawn_seed(seed: int | None) -> int:

@@ -18,6 +18,7 @@ from tritune.cli.options import (
     load_model,
     model_option,
     overwrite_option,
+    say_what_is_missing,
     template_option,
 )
 from tritune.cli.settings import LORA, TRAIN, setting_options, split
@@ -48,10 +49,10 @@ def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any
     The rows are chat messages or instructions, one JSON object a line; only the answers are trained. The adapter is
     written in PEFT's format. Ctrl-C saves what was trained so far.
     """
-    given = _given(context)
-    values = context.params | (read_config_file(config) if config else {}) | given
+    chosen = (read_config_file(config) if config else {}) | _given(context)
+    values = context.params | chosen
     lora, settings = LoRAConfig(**split(values, LoRAConfig)), TrainConfig(**split(values, TrainConfig))
-    _check_start(values["adapter"], [s.flags[-1] for s in LORA if values[s.field] != getattr(LoRAConfig(), s.field)])
+    _check_start(values["adapter"], list(split(chosen, LoRAConfig)))
     output = checked_output(Path(values["output"]), overwrite)
     prompt = _first_prompt(values["data"], context)
     saved = _run(values, lora, settings, output)
@@ -64,10 +65,11 @@ def _given(context: click.Context) -> dict[str, Any]:
     return {name: value for name, value in context.params.items() if source(name) is ParameterSource.COMMANDLINE}
 
 
-def _check_start(adapter: str | None, lora_flags: list[str]) -> None:
-    if adapter is not None and lora_flags:
+def _check_start(adapter: str | None, lora_settings: list[str]) -> None:
+    if adapter is not None and lora_settings:
         raise ConfigError(
-            f"--adapter {adapter}: an adapter keeps its own rank, alpha and targets; leave out {', '.join(lora_flags)}"
+            f"--adapter {adapter}: an adapter keeps its own rank, alpha and targets; "
+            f"leave out {', '.join(lora_settings)}"
         )
 
 
@@ -105,6 +107,7 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
     saved = _Saved()
     try:
         model = load_model(values["model"], values["device"], values["chat_template"])
+        say_what_is_missing(values["device"])
         start = load_adapter(values["adapter"], model)
         tritune.train(
             model,
