@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, TypeVar
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,14 @@ from tritune.assets import BUILTIN_MODEL
 from tritune.backends import open_backend
 from tritune.backends.base import Backend
 from tritune.errors import AdapterError, ConfigError, ContextLengthError
-from tritune.generation import Engine, GenerationSettings
+from tritune.formats.fields import short
+from tritune.generation import Engine, Engines, GenerationSettings
 from tritune.lora import Adapter, AdapterPool
 from tritune.models.batch import Piece
 from tritune.models.bitnet import Activations, BitNet
-from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
+from tritune.models.cache import CachedSequence
 from tritune.models.config import GenerationDefaults, ModelConfig
-from tritune.models.inference import InferenceState, bucket_of
+from tritune.models.inference import bucket_of
 from tritune.models.training_state import MicroBatch, TrainingState, next_token_targets
 from tritune.models.weights import ModelSource, open_model
 from tritune.stream import TextStream
@@ -29,8 +30,6 @@ from tritune.text import ChatTemplate, Message, Tokenizer, encode_chat
 Number = TypeVar("Number", int, float)
 
 Prompt = str | Sequence[Message] | Sequence[int]
-PREFILL_ROWS = 256
-"""Rows of a prompt that go through the model at once."""
 
 
 def load(
@@ -84,10 +83,7 @@ class Model:
         self.context_length = min(context or self.config.max_positions, self.config.max_positions)
         self.device_model = BitNet(backend, source, activations)
         # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
-        self._kv_dtype: Literal["f16", "f32"] = "f32" if activations == "float" else kv_dtype
-        self._cache: KVCache | None = None
-        self._engines: dict[str, Engine] = {}
-        self._alive: WeakSet[Engine] = WeakSet()  # also engines whose last stream is still being read
+        self._engines = Engines(self.device_model, self.context_length, "f32" if activations == "float" else kv_dtype)
         self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None
 
     @property
@@ -98,7 +94,6 @@ class Model:
     def close(self) -> None:
         """Free the device's memory; the model cannot be used afterwards."""
         self._engines.clear()
-        self._cache = None
         self._training = None
         self.backend.close()
 
@@ -280,43 +275,20 @@ class Model:
             if raw or self.template.is_fallback:
                 return self.tokenizer.encode_prompt(prompt)
             prompt = [{"role": "user", "content": prompt}]
-        items = list(prompt)
+        items: list[object] = list(prompt)
         if items and all(isinstance(item, Mapping) for item in items):
             return encode_chat(self.tokenizer, self.template, items)  # type: ignore[arg-type]
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, Integral):
+                raise ConfigError(f"prompt: expected text, chat messages or token ids, found {short(item)}")
         return self._checked(items)  # type: ignore[arg-type]
 
     def engine(self, adapter: Adapter | None = None) -> Engine:
         """The engine that generates with an adapter (None: the base); made on first use, kept for the base and one
         adapter."""
-        key = "" if adapter is None else adapter.content_key()
-        if key not in self._engines:
-            for stale in [k for k in self._engines if k and key]:
-                del self._engines[stale]
-            pool = None
-            if adapter is not None:
-                self._check_adapter(adapter)
-                pool = AdapterPool.for_adapters(self.backend, [adapter])
-            state = InferenceState(
-                self.device_model, self._kv_cache(), max_rows=min(PREFILL_ROWS, self.context_length), adapters=pool
-            )
-            slot = 0 if adapter is None else 1
-            engine = Engine(state, slot=slot, context=self.context_length, make_room=self._make_room)
-            self._engines[key] = engine
-            self._alive.add(engine)
-        self._make_room(self._engines[key])
-        return self._engines[key]
-
-    def _make_room(self, engine: Engine) -> None:
-        """Leave the cache, which has room for one sequence of the whole context, to one engine."""
-        for other in self._alive:
-            if other is not engine:
-                other.sequence.truncate(0)
-
-    def _kv_cache(self) -> KVCache:
-        if self._cache is None:
-            blocks = -(-self.context_length // BLOCK_SIZE)
-            self._cache = KVCache(self.backend, self.config, blocks, self._kv_dtype)
-        return self._cache
+        if adapter is not None:
+            self._check_adapter(adapter)
+        return self._engines.get(adapter)
 
     def _check_adapter(self, adapter: Adapter) -> None:
         mine, theirs = self.config, adapter.model_config
