@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng([9, seed]).integers(3, VOCABULARY, length).tolist()
 
 
-def join(pieces: Sequence[str]) -> str:
-    """What a user has read."""
-    return "".join(pieces)
+def bytes_in_use(webgpu: Any) -> int:
+    """Bytes of device memory that live buffers take: finer than ``stats``, which counts whole arenas."""
+    webgpu.memory._give_back_returned()
+    return sum(arena.size - sum(size for _, size in arena.free) for arena in webgpu.memory._arenas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import tritune.model
+import tritune.generation.engines
 from tiny_chat import prompt_of, strong_adapter
 from tritune import ConfigError, ContextLengthError, Model
 from tritune.generation import Engine, GenerationSettings
@@ -66,7 +66,7 @@ def test_a_long_prompt_in_chunks_equals_one_chunk(float_model: Model, monkeypatc
     prompt = prompt_of(83)
     whole = greedy(float_model.engine(), prompt, 6)
     logits = float_model.logits(prompt)
-    monkeypatch.setattr(tritune.model, "PREFILL_ROWS", 16)
+    monkeypatch.setattr(tritune.generation.engines, "PREFILL_ROWS", 16)
     float_model._engines.clear()
     engine = float_model.engine()
     assert engine.state.max_rows == 16
@@ -131,7 +131,7 @@ def test_an_interrupt_inside_of_a_forward_leaves_no_trace(
     float_model: Model, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """The rows whose forward did not end are not taken for cached ones."""
-    monkeypatch.setattr(tritune.model, "PREFILL_ROWS", 16)
+    monkeypatch.setattr(tritune.generation.engines, "PREFILL_ROWS", 16)
     prompt = prompt_of(40)
     expected = greedy(float_model.engine(), prompt, 6)
     float_model._engines.clear()

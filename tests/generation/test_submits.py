@@ -1,0 +1,61 @@
+"""One submit a token, no device object made between tokens, and no memory that grows with the adapters tried."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+from pathlib import Path
+
+from tiny_chat import bytes_in_use, open_chat_model, prompt_of, strong_adapter
+from tritune import Model
+from tritune.backends.base import Backend
+from tritune.generation import GenerationSettings
+
+
+def test_a_token_is_one_submit_and_makes_no_device_object(model: Model) -> None:
+    stats = model.backend.stats
+    for adapter in (None, strong_adapter(model)):
+        engine = model.engine(adapter)
+        settings = GenerationSettings(max_tokens=40, temperature=0.9, top_k=20, top_p=0.9, repetition_penalty=1.1)
+        counts: list[tuple[int, int, int]] = []
+        for _ in engine.generate(prompt_of(30), settings):
+            counts.append((stats.submits, stats.objects, stats.bytes_allocated))
+        assert [after[0] - before[0] for before, after in pairwise(counts)] == [1] * 39
+        assert counts[2][1:] == counts[-1][1:]  # the program of one row is made at the second token
+
+
+def test_a_chunk_of_a_prompt_is_one_submit(model: Model) -> None:
+    engine = model.engine()
+    list(engine.generate(prompt_of(250), GenerationSettings(max_tokens=3)))
+    before = model.backend.stats.submits
+    next(engine.generate(prompt_of(250, seed=1), GenerationSettings(max_tokens=3)))
+    assert model.backend.stats.submits - before == 1
+
+
+def test_alternating_many_adapters_needs_no_more_memory(model_path: Path, webgpu: Backend) -> None:
+    model = open_chat_model(model_path, webgpu)
+    held: list[int] = []
+    allocated: list[int] = []
+    for seed in range(8):
+        model.generate("hello", strong_adapter(model, seed), max_tokens=3)
+        model.generate("hello", max_tokens=3)
+        gc.collect()
+        held.append(bytes_in_use(webgpu))
+        allocated.append(webgpu.stats.bytes_allocated)
+    assert held[2:] == [held[1]] * 6
+    assert allocated[2:] == [allocated[1]] * 6
+
+
+def test_alternating_needs_no_garbage_collector(model_path: Path, webgpu: Backend) -> None:
+    """Buffers are given back when an engine is dropped, not some time later."""
+    model = open_chat_model(model_path, webgpu)
+    gc.collect()
+    gc.disable()
+    try:
+        held: list[int] = []
+        for seed in range(8):
+            model.generate("hello", strong_adapter(model, seed), max_tokens=3)
+            held.append(bytes_in_use(webgpu))
+        assert held[2:] == [held[1]] * 6
+    finally:
+        gc.enable()
