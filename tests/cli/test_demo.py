@@ -50,6 +50,7 @@ def test_other_folders_are_not_overwritten(cli: Cli, adapter: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_behaviour_is_learned(cli: Cli, tmp_path: Path) -> None:
     result = cli("demo", "--device", "numpy", "--output", tmp_path / "out")
     assert result.code == 0, result.err
