@@ -129,9 +129,13 @@ class Ours:
         blocks = [state.cache.allocate() for _ in range(state.cache.num_blocks)]
         return state.logits([Piece(ids, 0, 0 if adapter is None else 1, multiplier, blocks)])
 
-    def training(self, adapter: Adapter, rows: int, **options: Any) -> TrainingState:
-        """A state that trains a copy of the adapter on the device."""
+    def training(
+        self, adapter: Adapter, rows: int, dropout: tuple[float, int, int] | None = None, **options: Any
+    ) -> TrainingState:
+        """A state that trains a copy of the adapter on the device; dropout: rate, seed, step."""
         pool = self.pool(adapter)
+        if dropout is not None:
+            pool.set_dropout(dropout[0], self.backend.upload(np.array(dropout[1:], np.uint32), "u32"))
         return TrainingState(self.model, pool, pool.flat, max_rows=rows, **options)
 
     def sums(self, state: TrainingState, adapter: Adapter) -> tuple[float, int, Gradients]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,16 +119,37 @@ class Reference:
             return model(input_ids=torch.tensor([ids])).logits[0].numpy()
 
     def loss_and_gradients(
-        self, examples: Sequence[Example], adapter: Adapter, forward: Rounding | None = None, start_layer: int = 0
+        self,
+        examples: Sequence[Example],
+        adapter: Adapter,
+        forward: Rounding | None = None,
+        start_layer: int = 0,
+        masks: Mapping[str, Floats] | None = None,
     ) -> tuple[float, Gradients]:
-        """Mean loss over the trained tokens and the gradients of it, zero below ``start_layer``."""
+        """Mean loss over the trained tokens and the gradients of it, zero below ``start_layer``.
+
+        masks: by module path, what the input [T, K] of its LoRA branch is multiplied with.
+        """
         model = self.with_adapter(adapter, start_layer)
+        for path, mask in (masks or {}).items():
+            model.get_submodule(path).lora_dropout["default"] = Mask(mask)
         with rounding(forward):
             loss = mean_loss(model, examples)
             loss.backward()
         return float(loss.detach()), {
             name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for name, p in trainable(model).items()
         }
+
+
+class Mask(torch.nn.Module):
+    """A dropout whose mask is given."""
+
+    def __init__(self, mask: Floats) -> None:
+        super().__init__()
+        self.mask = torch.tensor(mask, dtype=torch.float32)
+
+    def forward(self, x: Any) -> Any:
+        return x * self.mask
 
 
 def trainable(model: Any) -> dict[str, Any]:
