@@ -1,4 +1,4 @@
-"""Models on disk and in transformers, each made once for all tests; conftest.py of the rooms that need it takes it up."""
+"""Models on disk and in transformers, each made once for all tests. The conftest.py of a room takes it up."""
 
 from __future__ import annotations
 
