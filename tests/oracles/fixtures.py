@@ -17,14 +17,16 @@ Make = Callable[..., tuple[Path, Reference]]
 
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """``make(attention, **model)``: the directory of a tiny model, and the model in transformers."""
+    """``make(attention, **model)``: the directory of a tiny model (or ``path``), and the model in transformers."""
     torch.set_num_threads(1)  # the models are tiny
     directories: dict[str, tuple[Path, Path]] = {}
     references: dict[tuple[str, str], Reference] = {}
 
     def get(attention: str = "eager", **model: Any) -> tuple[Path, Reference]:
         key = repr(sorted(model.items()))
-        if key not in directories:
+        if "path" in model:
+            directories[key] = (model["path"], model["path"])
+        elif key not in directories:
             path = tmp_path_factory.mktemp("model")
             make_hf(path / "own", seed=len(directories), **model)
             directories[key] = (path / "own", multiplying_copy(path / "own", path / "reference"))

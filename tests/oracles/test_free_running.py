@@ -59,8 +59,10 @@ def test_random_model(kind: str, backend: Backend, make) -> None:
     check(Ours(backend, directory), eager, sdpa)
 
 
-def test_built_in_model() -> None:
-    check(Ours(NumpyBackend(), BUILTIN_MODEL), Reference(BUILTIN_MODEL), Reference(BUILTIN_MODEL, "sdpa"))
+def test_built_in_model(make) -> None:
+    _, eager = make(path=BUILTIN_MODEL)
+    _, sdpa = make("sdpa", path=BUILTIN_MODEL)
+    check(Ours(NumpyBackend(), BUILTIN_MODEL), eager, sdpa)
 
 
 def check(ours: Ours, eager: Reference, sdpa: Reference) -> None:
