@@ -239,7 +239,10 @@ class Model:
         seed: int = 0,
         ignore_eos: bool = False,
     ) -> GenerationSettings:
-        """Settings in which None is filled in from the model's generation_config."""
+        """Settings in which None is filled in from the model's generation_config.
+
+        Raises ConfigError, and ContextLengthError when prompt and max_tokens exceed the context.
+        """
         own = self.generation_defaults
         if temperature is None:
             temperature = 0.0 if own.do_sample is False else (1.0 if own.do_sample else 0.0)
@@ -252,13 +255,7 @@ class Model:
                     f"a prompt of {prompt_length} tokens leaves no room in the context of {self.context_length}"
                 )
             max_tokens = min(own.max_new_tokens or 256, room)
-        # The cache is made of whole blocks, so the engine alone would let a shorter context pass.
-        if prompt_length + max_tokens > self.context_length:
-            raise ContextLengthError(
-                f"a prompt of {prompt_length} tokens and {max_tokens} new tokens make {prompt_length + max_tokens}; "
-                f"the context holds {self.context_length}"
-            )
-        return GenerationSettings(
+        settings = GenerationSettings(
             max_tokens=max_tokens,
             temperature=temperature,
             top_k=_first(top_k, own.top_k, 0),
@@ -268,6 +265,8 @@ class Model:
             seed=seed,
             eos_ids=() if ignore_eos else tuple(dict.fromkeys((*own.eos_token_ids, *self.tokenizer.end_ids))),
         )
+        settings.check_context(prompt_length, self.context_length)
+        return settings
 
     def encode_prompt(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt; see ``stream``."""

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.errors import ConfigError, ContextLengthError
+from tritune.errors import ConfigError
 from tritune.generation.settings import GenerationSettings
 from tritune.models.batch import Piece
 from tritune.models.cache import BLOCK_SIZE, CachedSequence
@@ -75,11 +75,7 @@ class Engine:
         if not prompt:
             raise ConfigError("the prompt is empty: there is no token to start from")
         self.check_tokens(prompt)
-        if len(prompt) + settings.max_tokens > self.context_length:
-            raise ContextLengthError(
-                f"a prompt of {len(prompt)} tokens and {settings.max_tokens} new tokens make "
-                f"{len(prompt) + settings.max_tokens}; the context holds {self.context_length}"
-            )
+        settings.check_context(len(prompt), self.context_length)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ConfigError for an id outside the vocabulary."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from tritune.errors import ConfigError
+from tritune.errors import ConfigError, ContextLengthError
 from tritune.formats.fields import short
 
 
@@ -48,6 +48,15 @@ class GenerationSettings:
         for name, value, fine, expected in checks:
             if not fine:
                 raise ConfigError(f"{name}: expected {expected}, found {value}")
+
+    def check_context(self, prompt_length: int, context_length: int) -> None:
+        """Raise ContextLengthError when a prompt and max_tokens together exceed a context."""
+        total = prompt_length + self.max_tokens
+        if total > context_length:
+            raise ContextLengthError(
+                f"a prompt of {prompt_length} tokens and {self.max_tokens} new tokens make {total}; "
+                f"the context holds {context_length}"
+            )
 
     def _check_type(self, name: str, wanted: type, expected: str) -> None:
         value = getattr(self, name)
