@@ -25,6 +25,7 @@ from tritune import (
 )
 from tritune.backends.base import Backend
 from tritune.backends.numpy import NumpyBackend
+from tritune.calls import generate
 from tritune.generation import Token
 
 
@@ -79,6 +80,8 @@ def test_the_context_that_was_asked_for_is_the_limit(path: Path) -> None:
         model.generate(prompt, max_tokens=11)
     with pytest.raises(ContextLengthError, match="101 tokens; the context holds 100"):
         model.logits(prompt_of(101))
+    with pytest.raises(ContextLengthError, match=r"90 tokens and 11 new tokens make 101; the context holds 100"):
+        generate(model.engine(), prompt, max_tokens=11)
     stream = model.stream(prompt, max_tokens=None, ignore_eos=True)
     stream.read()
     assert (stream.num_tokens, stream.finish_reason) == (10, "length")
@@ -301,6 +304,9 @@ def test_an_eos_is_no_text_and_what_was_held_back_for_a_stop_comes_out(numpy_mod
     assert stream.read() == "well, Us"
     assert stream.finish_reason == "stop"
     assert stream.read() == ""
+    ids = numpy_model.tokenizer.encode("well, yes", special=False)
+    stream = TextStream(numpy_model.tokenizer, tokens_of(numpy_model, ids, "stop"), [], 1)
+    assert stream.read() == numpy_model.tokenizer.decode(ids[:-1])  # also an eos that is an ordinary token
 
 
 def test_stop_strings_in_generation(model: Model) -> None:
@@ -336,6 +342,8 @@ def test_eos_ids_of_the_model_end_an_answer(path: Path, tmp_path: Path) -> None:
 def test_an_unknown_option_is_refused(numpy_model: Model) -> None:
     with pytest.raises(TypeError, match="temprature"):
         numpy_model.generate("hello", temprature=1.0)
+    with pytest.raises(ConfigError, match="max_tokens: expected a whole number, found '5'"):
+        numpy_model.generate("hello", max_tokens="5")
 
 
 # -- the model's own generation_config --------------------------------------------------------------------------------

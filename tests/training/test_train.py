@@ -112,6 +112,16 @@ def test_dropout_changes_training_but_not_what_is_measured(model: Model) -> None
     assert mean_loss(model, start, ROWS, config) == mean_loss(model, dropped, ROWS, config)
 
 
+def test_the_rate_of_a_step_is_the_schedules(numpy_model: Model) -> None:
+    """Warmup begins at zero, so the first step changes nothing; Adam's second step is about the rate of step 1."""
+    config = replace(CONFIG, warmup=4, weight_decay=0, lr=4e-3)
+    fresh = Adapter.create(numpy_model, LORA, seed=config.seed)
+    first = train(numpy_model, ROWS, LORA, replace(config, max_steps=1))
+    assert np.array_equal(first.parameters, fresh.parameters)
+    second = train(numpy_model, ROWS, LORA, replace(config, max_steps=2))
+    assert np.abs(second.parameters - fresh.parameters).max() == pytest.approx(1e-3, rel=0.1)
+
+
 def test_each_micro_batch_has_a_mask_of_its_own(numpy_model: Model) -> None:
     """The same batch three times, at a rate of almost nothing: only the mask can change the loss."""
     start = strong_adapter(numpy_model, dropout=0.5)
