@@ -7,12 +7,11 @@ distance depends on which code flipped first. Short inputs of small models have 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from oracles.harness import Example, Floats, Gradients, Ours, error, example, random_adapter
 from oracles.reference import Reference
@@ -23,10 +22,10 @@ from tritune.lora import Adapter, LoRAConfig
 
 MARGIN = 1.5
 LARGER: dict[str, dict[str, Any]] = {
-    "bitnet": {"hidden": 512, "layers": 12, "heads": 8, "ffn": 1024, "vocab": 320},
+    "bitnet": {"hidden": 256, "layers": 20, "heads": 8, "ffn": 256, "vocab": 320},
     "llama bitlinear": {
-        "model_type": "llama", "linear_class": "bitlinear", "hidden": 512, "layers": 12, "heads": 8, "head_dim": 32,
-        "ffn": 1024, "vocab": 320,
+        "model_type": "llama", "linear_class": "bitlinear", "hidden": 256, "layers": 20, "heads": 4, "head_dim": 48,
+        "ffn": 320, "vocab": 320,
     },
 }  # fmt: skip
 INPUTS = {"numpy": 2, "webgpu": 1}  # a software GPU takes its time
@@ -42,14 +41,6 @@ def flat(results: Sequence[tuple[Floats, Gradients]]) -> tuple[Floats, Floats]:
 def run(side: Ours | Reference, items: Sequence[Example], adapter: Adapter) -> tuple[Floats, Floats]:
     """All logits and gradients of one side."""
     return flat([(side.logits(i.ids, adapter), side.loss_and_gradients([i], adapter)[1]) for i in items])
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    """These models are large enough to share out."""
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("kind", LARGER)
