@@ -6,5 +6,7 @@ work=$(mktemp -d "${TMPDIR:-/dev/shm}/student.XXXXXX")
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 mkdir -p "$out"
-{ python3 corpus.py "$source" "$work" && python3 pack.py "$source" "$work" 45; } > "$out/corpus.log" 2>&1 &
+# exec: what is killed at the end is the packer itself, which would wait for the trainer for ever.
+(python3 corpus.py "$source" "$work" && exec python3 pack.py "$source" "$work" 45) >"$out/corpus.log" 2>&1 &
 python3 train.py "$work" "$out" "$3" 2>&1 | tee "$out/train.log"
+cp "$work/val.npz" "$out/"

@@ -104,7 +104,9 @@ class Run:
         """Measure the held-out sets, and keep the model if it is the best so far."""
         losses = {name: round(self._held_out(rows), 4) for name, rows in np.load(self.work / "val.npz").items()}
         tokens = self.step * self.rows * 1024
-        self.history.append({"step": self.step, "tokens": tokens, "seconds": self.seconds, "train": loss, **losses})
+        self.history.append(
+            {"step": self.step, "tokens": tokens, "seconds": round(self.seconds, 1), "train": loss, **losses}
+        )
         self._log(f"held out {self.history[-1]}")
         (self.out / "hist.json").write_text(json.dumps(self.history))
         mean = sum(losses.values()) / len(losses)
