@@ -44,7 +44,7 @@ def test_logits_are_finite(reference: tuple[Any, Any]) -> None:
 
 
 def test_the_card_states_answers() -> None:
-    assert len(stated_answers()) == 3
+    assert len(stated_answers()) == 10
 
 
 @pytest.mark.parametrize(("prompt", "answer"), stated_answers())
