@@ -1,0 +1,7 @@
+#include "tape.h"
+
+namespace tritune {
+
+void bind_attention(nanobind::module_&) {}
+
+}  // namespace tritune

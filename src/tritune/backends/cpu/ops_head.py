@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from .core import CpuCore
+
+
+class HeadOps(CpuCore):
+    """See Backend for each op's contract, native/<op>.cpp for its work split."""
