@@ -6,6 +6,11 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // of GCC's own AVX-512 headers
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
