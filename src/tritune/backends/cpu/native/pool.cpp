@@ -34,35 +34,55 @@ std::uint32_t wait_for_change(const std::atomic<std::uint32_t>& word, std::uint3
 
 Pool::Pool(int threads, Isa isa) : threads_(threads < 1 ? 1 : threads), isa_(isa) {
     workers_.reserve(static_cast<std::size_t>(threads_ - 1));
-    for (int thread = 1; thread < threads_; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+    for (int thread = 1; thread < threads_; ++thread) workers_.emplace_back([this] { work(); });
 }
 
 Pool::~Pool() {
-    stop_ = true;
+    stop_.store(true, std::memory_order_relaxed);
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
     for (std::thread& worker : workers_) worker.join();
 }
 
-void Pool::run(Job job, void* context) {
+void Pool::run(int shares, Job job, void* context) {
     job_ = job;
     context_ = context;
-    working_.store(static_cast<std::uint32_t>(threads_ - 1), std::memory_order_relaxed);
-    round_.fetch_add(1, std::memory_order_release);
+    left_.store(static_cast<std::uint32_t>(shares), std::memory_order_relaxed);
+    const std::uint32_t round = round_.load(std::memory_order_relaxed) + 1;
+    tickets_.store(static_cast<std::uint64_t>(round) << 32 | static_cast<std::uint32_t>(shares - 1), std::memory_order_release);
+    round_.store(round, std::memory_order_release);
     round_.notify_all();
     job(context, 0);
-    for (std::uint32_t left = working_.load(std::memory_order_acquire); left != 0;) {
-        left = wait_for_change(working_, left);
+    std::uint32_t left = left_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+    for (int share = 0; left != 0 && take(round, share);) {
+        job(context, share);
+        left = left_.fetch_sub(1, std::memory_order_acq_rel) - 1;
     }
+    while (left != 0) left = wait_for_change(left_, left);
 }
 
-void Pool::work(int thread) {
-    std::uint32_t seen = 0;
+// Takes a share of `round`, if there is one. A worker that wakes late finds another round's tickets and takes none; one
+// that has taken a share keeps its round from ending, so job_ and context_ are that round's.
+bool Pool::take(std::uint32_t round, int& share) {
+    std::uint64_t tickets = tickets_.load(std::memory_order_acquire);
+    while (tickets >> 32 == round && static_cast<std::uint32_t>(tickets) != 0) {
+        if (tickets_.compare_exchange_weak(tickets, tickets - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+            share = static_cast<int>(static_cast<std::uint32_t>(tickets));
+            return true;
+        }
+    }
+    return false;
+}
+
+void Pool::work() {
+    std::uint32_t round = 0;
     for (;;) {
-        seen = wait_for_change(round_, seen);
-        if (stop_) return;
-        job_(context_, thread);
-        if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) working_.notify_one();
+        round = wait_for_change(round_, round);
+        if (stop_.load(std::memory_order_relaxed)) return;
+        for (int share = 0; take(round, share);) {
+            job_(context_, share);
+            if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) left_.notify_one();
+        }
     }
 }
 
