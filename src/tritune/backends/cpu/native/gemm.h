@@ -71,23 +71,22 @@ inline void gemm(Index m, Index n, Index k, Left a, const float* b, Index ldb, f
     }
 }
 
-// target [columns, ldt] = the transpose of rows [count, columns] of a table (row stride in elements), as floats times
-// scale; columns count … width - 1 become 0. width is a multiple of W, at most ldt.
-template <Kind kind>
-inline void transpose_rows(const typename Stored<kind>::Type* rows, Index stride, Index count, Index columns, float scale,
-                           float* target, Index ldt, Index width) {
+// target [columns, ldt] = the transpose of rows 0 … count - 1, as floats times scale; row_of(j) is where row j starts.
+// Columns count … width - 1 become 0; width is a multiple of W, at most ldt.
+template <Kind kind, class RowOf>
+TRITUNE_INLINE void transpose_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt, Index width) {
     for (Index j = 0; j < width; j += W) {
+        const typename Stored<kind>::Type* rows[W];
+        for (Index r = 0; r < W; ++r) rows[r] = j + r < count ? row_of(j + r) : nullptr;
+        const bool whole = j + W <= count;
         for (Index i = 0; i < columns; i += W) {
             F block[W];
             const Index present = columns - i < W ? columns - i : W;
+            if (whole && present == W) {
 #pragma GCC unroll 16
-            for (int r = 0; r < W; ++r) {
-                const auto* from = rows + (j + r) * stride + i;
-                if (j + r >= count) {
-                    block[r] = F{};
-                } else {
-                    block[r] = (present == W ? Stored<kind>::load(from) : Stored<kind>::load_some(from, present)) * scale;
-                }
+                for (int r = 0; r < W; ++r) block[r] = Stored<kind>::load(rows[r] + i) * scale;
+            } else {
+                for (int r = 0; r < W; ++r) block[r] = rows[r] ? Stored<kind>::load_some(rows[r] + i, present) * scale : F{};
             }
             transpose(block);
             for (Index r = 0; r < present; ++r) store(target + (i + r) * ldt + j, block[r]);
@@ -96,16 +95,14 @@ inline void transpose_rows(const typename Stored<kind>::Type* rows, Index stride
 }
 
 // target [count, ldt] = rows as floats times scale; columns up to width (a multiple of W) become 0.
-template <Kind kind>
-inline void widen_rows(const typename Stored<kind>::Type* rows, Index stride, Index count, Index columns, float scale,
-                       float* target, Index ldt, Index width) {
+template <Kind kind, class RowOf>
+TRITUNE_INLINE void widen_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt, Index width) {
     for (Index r = 0; r < count; ++r) {
-        for (Index i = 0; i < width; i += W) {
-            const Index left = columns - i;
-            const auto* from = rows + r * stride + i;
-            const F x = left >= W ? Stored<kind>::load(from) : left > 0 ? Stored<kind>::load_some(from, left) : F{};
-            store(target + r * ldt + i, x * scale);
-        }
+        const typename Stored<kind>::Type* row = row_of(r);
+        Index i = 0;
+        for (; i + W <= columns; i += W) store(target + r * ldt + i, Stored<kind>::load(row + i) * scale);
+        if (i < columns) store(target + r * ldt + i, Stored<kind>::load_some(row + i, columns - i) * scale), i += W;
+        for (; i < width; i += W) store(target + r * ldt + i, F{});
     }
 }
 

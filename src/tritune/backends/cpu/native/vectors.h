@@ -36,6 +36,12 @@ inline constexpr int W = 8;
 inline constexpr int W = 4;
 #endif
 
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kRegisters = 32;
+#else
+inline constexpr int kRegisters = 16;
+#endif
+
 typedef float F __attribute__((vector_size(4 * W)));
 typedef std::int32_t I __attribute__((vector_size(4 * W)));
 typedef std::uint32_t U __attribute__((vector_size(4 * W)));
