@@ -31,7 +31,7 @@ class SampleOps(CpuCore):
         self.expect("sample", "logprob", logprob, "f32", sequences)
         if allowed is not None:
             self.expect("sample", "allowed", allowed, "u32", sequences, words)
-        scratch = self.scratch("sample", self.threads * 2 * vocabulary)
+        scratch = self.scratch("sample", self.threads * (2 * vocabulary + -(-vocabulary // 64)))
         self.call(
             "sample", logits, settings, state, seen, allowed, token, logprob, scratch, sequences, vocabulary, words
         )

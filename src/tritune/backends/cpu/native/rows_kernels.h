@@ -8,6 +8,8 @@ namespace tritune {
 enum Activation : int { kRelu2 = 0, kSilu = 1 };
 enum Format : int { kF32 = 0, kF16 = 1, kBf16 = 2 };  // of tables and caches
 
+inline constexpr Index kMaximaBlock = 64;
+
 struct RowKernels {
     // y = x, or with gain its RMS norm (y may be x); codes and *scale: y rounded to int8, unless codes is null.
     void (*norm_quant)(const float* x, const float* gain, float eps, float* y, std::int8_t* codes, float* scale, Index n);
@@ -27,6 +29,7 @@ struct RowKernels {
     void (*adamw)(float* parameters, const float* grads, float* m, float* v, const float* factors, Index n);
     float (*maximum)(const float* x, Index n);               // -inf for n = 0
     double (*sum_exp)(const float* x, float top, Index n);   // of e^(x - top)
+    void (*block_maxima)(const float* x, float* maxima, Index n);  // of each kMaximaBlock of x
     // Sampling: z = the logits with the penalty, the allowed set and the temperature; null sets are not looked at.
     void (*warp)(const float* logits, const std::uint32_t* seen, const std::uint32_t* allowed, float penalty,
                  float temperature, float* z, Index n);

@@ -15,80 +15,91 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Tokens in bins by how far their z lies below the largest: the threshold of top-k or top-p lies in one bin, and only
-// that bin's tokens need an order. The bin is a monotone function of z, so no token is put on the wrong side.
-class Bins {
+// The candidates of top-k and top-p, without sorting the vocabulary: most tokens are out of the question, and the largest
+// of every block of them tells so.
+class Likeliest {
 public:
-    Bins(const float* z, float top, Index n, float* candidates) : z_(z), top_(top), n_(n), candidates_(candidates) {}
+    // scratch: [n + blocks]
+    Likeliest(const RowKernels& kernels, const float* z, float top, Index n, float* scratch)
+        : kernels_(kernels), z_(z), top_(top), n_(n), candidates_(scratch), maxima_(scratch + n) {
+        kernels.block_maxima(z, maxima_, n);
+    }
 
-    // The z of the k-th largest token.
+    // The z of the k-th largest token, 0 < k < n.
     float top_k(Index k) {
-        count(-kInfinity);
-        Index above = 0;
-        int bin = 0;
-        while (bin < kBins - 1 && above + counts_[bin] < k) above += counts_[bin++];
-        const Index found = collect(bin, -kInfinity);
-        if (found == 0) return -kInfinity;  // NaN among the logits
-        const Index place = std::min(k - above, found) - 1;
-        std::nth_element(candidates_, candidates_ + place, candidates_ + found, std::greater<float>());
-        return candidates_[place];
+        const Index blocks = ceil_div(n_, kMaximaBlock);
+        float least = -kInfinity;
+        if (k <= blocks) {  // k blocks hold a token that is not below the k-th largest maximum
+            std::copy(maxima_, maxima_ + blocks, candidates_);
+            std::nth_element(candidates_, candidates_ + (k - 1), candidates_ + blocks, std::greater<float>());
+            least = candidates_[k - 1];
+        }
+        const Index found = collect(least);
+        if (found < k) return -kInfinity;  // NaN among the logits
+        std::nth_element(candidates_, candidates_ + (k - 1), candidates_ + found, std::greater<float>());
+        return candidates_[k - 1];
     }
 
     // The z of the last token of the smallest set of likeliest tokens, among those at `floor` or above, whose share of
-    // the probability reaches p.
+    // their probability reaches p.
     float top_p(double p, float floor) {
-        count(floor);
-        double whole = 0;
-        for (int bin = 0; bin < kBins; ++bin) whole += masses_[bin];
-        const double wanted = p * whole;
-        double mass = 0;
-        int bin = 0;
-        while (bin < kBins - 1 && mass + masses_[bin] < wanted) mass += masses_[bin++];
-        const Index found = collect(bin, floor);
-        if (found == 0) return floor;
-        std::sort(candidates_, candidates_ + found, std::greater<float>());
-        for (Index i = 0; i < found; ++i) {
-            mass += std::exp(static_cast<double>(candidates_[i]) - static_cast<double>(top_));
-            if (mass >= wanted) return candidates_[i];
+        const bool all = floor == std::numeric_limits<float>::lowest();
+        Index found = all ? 0 : collect(floor);
+        const double whole = all ? kernels_.sum_exp(z_, top_, n_) : kernels_.sum_exp(candidates_, top_, found);
+        for (const float reach : {4.0f, 8.0f, 12.0f, 16.0f, kInfinity}) {  // in logits below the largest
+            if (!all) break;
+            found = collect(std::max(floor, top_ - reach));
+            if (kernels_.sum_exp(candidates_, top_, found) > p * whole) break;
         }
-        return candidates_[found - 1];
+        return reaching(p * whole, found);
     }
 
 private:
-    static constexpr int kBins = 2048;
-    static constexpr float kPerUnit = 64.0f;  // bins for a factor e of probability; the last bin holds all the rest
-
-    int bin_of(float z) const {
-        const float place = (top_ - z) * kPerUnit;
-        return place < static_cast<float>(kBins - 1) ? static_cast<int>(place) : kBins - 1;  // NaN: the last
-    }
-
-    void count(float floor) {
-        std::fill(counts_, counts_ + kBins, 0);
-        std::fill(masses_, masses_ + kBins, 0.0);
-        for (Index v = 0; v < n_; ++v) {
-            const float z = z_[v];
-            if (!(z >= floor)) continue;
-            const int bin = bin_of(z);
-            ++counts_[bin];
-            masses_[bin] += static_cast<double>(exp_float(z - top_));
-        }
-    }
-
-    Index collect(int bin, float floor) {
+    // The z of at least `least`, in any order.
+    Index collect(float least) {
         Index found = 0;
-        for (Index v = 0; v < n_; ++v) {
-            if (z_[v] >= floor && bin_of(z_[v]) == bin) candidates_[found++] = z_[v];
+        for (Index begin = 0; begin < n_; begin += kMaximaBlock) {
+            if (maxima_[begin / kMaximaBlock] < least) continue;
+            const Index end = std::min(n_, begin + kMaximaBlock);
+            for (Index v = begin; v < end; ++v) {
+                candidates_[found] = z_[v];
+                found += z_[v] >= least ? 1 : 0;
+            }
         }
         return found;
     }
 
+    // Among the candidates, from the largest on: where their mass reaches `wanted`. Halves that do not matter are never
+    // sorted.
+    float reaching(double wanted, Index found) {
+        constexpr Index kFew = 32;
+        float *begin = candidates_, *end = candidates_ + found;
+        double mass = 0;
+        while (end - begin > kFew) {
+            float* middle = begin + (end - begin) / 2;
+            std::nth_element(begin, middle, end, std::greater<float>());
+            const double upper = kernels_.sum_exp(begin, top_, middle - begin);
+            if (mass + upper >= wanted) {
+                end = middle;
+            } else {
+                mass += upper;
+                begin = middle;
+            }
+        }
+        std::sort(begin, end, std::greater<float>());
+        for (; begin < end; ++begin) {
+            mass += static_cast<double>(exp_float(*begin - top_));
+            if (mass >= wanted) return *begin;
+        }
+        return found > 0 ? end[-1] : -kInfinity;
+    }
+
+    const RowKernels& kernels_;
     const float* z_;
     const float top_;
     const Index n_;
     float* candidates_;
-    Index counts_[kBins];
-    double masses_[kBins];
+    float* maxima_;
 };
 
 struct Settings {
@@ -97,11 +108,14 @@ struct Settings {
 };
 
 // The least z that is kept.
-double threshold(const float* z, float top, Index n, const Settings& how, float* candidates) {
+double threshold(const RowKernels& kernels, const float* z, float top, Index n, const Settings& how, float* scratch) {
     float floor = std::numeric_limits<float>::lowest();
-    Bins bins(z, top, n, candidates);
-    if (how.top_k > 0 && static_cast<Index>(how.top_k) < n) floor = std::max(floor, bins.top_k(how.top_k));
-    if (how.top_p < 1.0f) floor = std::max(floor, bins.top_p(static_cast<double>(how.top_p), floor));
+    const bool by_rank = how.top_k > 0 && static_cast<Index>(how.top_k) < n, by_mass = how.top_p < 1.0f;
+    if (by_rank || by_mass) {
+        Likeliest likeliest(kernels, z, top, n, scratch);
+        if (by_rank) floor = std::max(floor, likeliest.top_k(how.top_k));
+        if (by_mass) floor = std::max(floor, likeliest.top_p(static_cast<double>(how.top_p), floor));
+    }
     if (how.min_p <= 0.0f) return floor;
     return std::max(static_cast<double>(floor), static_cast<double>(top) + std::log(static_cast<double>(how.min_p)));
 }
@@ -150,7 +164,7 @@ void sample_row(const RowKernels& kernels, const float* logits, const Settings& 
         token = std::find(z, z + n, top) - z;
         if (token == n) token = 0;  // NaN alone
     } else {
-        token = draw(kernels, z, top, n, how, threshold(z, top, n, how, scratch + n));
+        token = draw(kernels, z, top, n, how, threshold(kernels, z, top, n, how, scratch + n));
     }
     logprob = static_cast<float>(static_cast<double>(logits[token]) - lse);
 }
@@ -161,13 +175,14 @@ void sample(Pool& pool, const float* logits, const float* settings, std::uint32_
             const std::uint32_t* allowed, std::int32_t* token, float* logprob, float* scratch, Index sequences,
             Index vocabulary, Index words) {
     const RowKernels& kernels = row_kernels(pool.isa());
+    const Index scratch_floats = 2 * vocabulary + ceil_div(vocabulary, kMaximaBlock);
     pool.parallel(sequences, [&](Index begin, Index end, int share) {
         for (Index s = begin; s < end; ++s) {
             const float* f = settings + 4 * s;
             std::uint32_t* u = state + 4 * s;
             Index drawn = 0;
             sample_row(kernels, logits + s * vocabulary, {f[0], f[1], f[2], f[3], u[0], u[1], u[2]}, seen + s * words,
-                       allowed != nullptr ? allowed + s * words : nullptr, scratch + share * 2 * vocabulary, vocabulary,
+                       allowed != nullptr ? allowed + s * words : nullptr, scratch + share * scratch_floats, vocabulary,
                        drawn, logprob[s]);
             token[s] = static_cast<std::int32_t>(drawn);
             seen[s * words + drawn / 32] |= 1u << (drawn % 32);
