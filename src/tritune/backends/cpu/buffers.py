@@ -26,6 +26,7 @@ class Block:
             raise OutOfMemoryError(f"no memory for {nbytes / 2**20:.1f} MiB on the CPU") from error
         start = -raw.ctypes.data % ALIGNMENT
         self.bytes: NDArray[np.uint8] = raw[start : start + nbytes]
+        self.address = raw.ctypes.data + start
         self._release = release
 
     def __del__(self) -> None:
@@ -45,7 +46,7 @@ class CpuBuffer(Buffer):
         self.nbytes = self.size * itemsize
         flat: NDArray[Any] = block.bytes[offset : offset + self.nbytes].view(NUMPY_DTYPES[dtype])
         self.array: NDArray[Any] = flat.reshape(shape)
-        self.address = int(self.array.ctypes.data)
+        self.address = block.address + offset
 
     def view(self, start: int, shape: tuple[int, ...]) -> CpuBuffer:
         """See Buffer.view. Raises DeviceError when the range does not lie in the buffer."""
