@@ -35,7 +35,9 @@ class AttentionOps(CpuCore):
         if tables is None:
             raise DeviceError(f"{op}: the batch has no block tables")
         if k_cache.dtype not in ("f16", "f32") or len(k_cache.shape) != 4:
-            raise DeviceError(f"{op}: the cache is {k_cache.dtype} {list(k_cache.shape)}, expected 4 axes of f16 or f32")
+            raise DeviceError(
+                f"{op}: the cache is {k_cache.dtype} {list(k_cache.shape)}, expected 4 axes of f16 or f32"
+            )
         blocks, block_size, max_blocks = k_cache.shape[0], k_cache.shape[2], tables.shape[1]
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             self.expect(op, name, cache, k_cache.dtype, blocks, kv_heads, block_size, head_dim)
@@ -86,9 +88,7 @@ class AttentionOps(CpuCore):
             self.expect(op, name, buffer, "f32", count, columns)
         self.expect(op, "q_start", rows.q_start, "i32", sequences + 1)
         needed = self.native.causal_attention_backward_scratch_bytes(self._pool, count, *shape)
-        self.call(
-            op, qkv, o, lse, do, rows.q_start, sequences, dqkv, delta, count, *shape, self._bytes(op, needed)
-        )
+        self.call(op, qkv, o, lse, do, rows.q_start, sequences, dqkv, delta, count, *shape, self._bytes(op, needed))
 
     def _bytes(self, op: str, count: int) -> Buffer:
         return self.scratch(op, -(-count // 4))

@@ -1,5 +1,6 @@
 #include "cross_entropy.h"
 #include "logits.h"
+#include "sampling_logits.h"
 #include "tape.h"
 
 namespace tritune {
@@ -8,6 +9,10 @@ void bind_head(nanobind::module_& module) {
     bind_op(module, "logits", &logits);
     bind_op(module, "logits_backward", &logits_backward);
     bind_op(module, "cross_entropy", &cross_entropy);
+    bind_op(module, "make_rough", &make_rough);
+    bind_op(module, "sampling_logits", &sampling_logits);
+    module.def("rough_bytes", &rough_bytes);
+    module.def("sampling_logits_scratch_bytes", &sampling_logits_scratch_bytes);
     module.def("logits_scratch_bytes", &logits_scratch_bytes);
     module.def("logits_backward_scratch_bytes", &logits_backward_scratch_bytes);
     module.def("cross_entropy_scratch_bytes", &cross_entropy_scratch_bytes);
