@@ -60,9 +60,7 @@ def test_no_gpu_says_how_to_get_one(cli: Cli, gpus: list[AdapterInfo], problem: 
     }
 
 
-def test_software_is_listed_and_never_taken_by_itself(
-    cli: Cli, gpus: list[AdapterInfo], problem: str | None
-) -> None:
+def test_software_is_listed_and_never_taken_by_itself(cli: Cli, gpus: list[AdapterInfo], problem: str | None) -> None:
     gpus.append(SOFTWARE)
     devices = read_json(cli)["devices"]
     assert devices["auto"] == ("numpy" if problem else "cpu")

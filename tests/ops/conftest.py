@@ -94,8 +94,8 @@ CPU_THREADS = {"portable": 1, "avx2": 2, "avxvnni": 5}
 
 @pytest.fixture(params=["numpy", *cpu_variants(), "webgpu", "plain_webgpu"])
 def both(request: pytest.FixtureRequest, reference: Backend) -> Both:
-    """Each backend in turn, beside the definitions: NumPy in float32, the CPU's kernels for each instruction set, WebGPU,
-    WebGPU without subgroups."""
+    """Each backend in turn, beside the definitions: NumPy in float32, the CPU's kernels for each instruction set,
+    WebGPU, WebGPU without subgroups."""
     if request.param.startswith("cpu"):
         isa = request.param.partition("-")[2] or None
         return Both(request.getfixturevalue("cpu")(CPU_THREADS.get(isa or "", 3), isa), reference)

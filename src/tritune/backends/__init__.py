@@ -10,8 +10,9 @@ def open_backend(device: str = "auto", threads: int | None = None) -> Backend:
     """The backend for a device.
 
     ``auto``: the best hardware GPU, otherwise the CPU (a software Vulkan driver is never picked).
-    ``webgpu``, ``webgpu:1``, ``webgpu:<part of the adapter's name>``: WebGPU. ``cpu``: the native kernels, or NumPy where
-    they were not built (``tritune.backends.cpu.native_problem`` says why). ``numpy``: the definitions, run as they are.
+    ``webgpu``, ``webgpu:1``, ``webgpu:<part of the adapter's name>``: WebGPU. ``cpu``: the native kernels, or NumPy
+    where they were not built (``tritune.backends.cpu.native_problem`` says why). ``numpy``: the definitions, run as
+    they are.
     threads: how many compute on the CPU (default: its physical cores); NumPy's products have their own.
     Raises ConfigError for another name, or for threads of another device; DeviceError where the device is not there.
     """

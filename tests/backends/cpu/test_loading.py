@@ -27,7 +27,7 @@ def test_environment_and_argument_name_another(supported, monkeypatch):
     assert open_cpu(threads=2).description == "CPU (portable, 2 threads)"
     assert open_cpu(threads=1, isa=supported[0]).isa == supported[0]
     monkeypatch.setenv("TRITUNE_CPU_ISA", "sse9")
-    with pytest.raises(ConfigError, match="TRITUNE_CPU_ISA: expected one of .*portable.* found 'sse9'"):
+    with pytest.raises(ConfigError, match=r"TRITUNE_CPU_ISA: expected one of .*portable.* found 'sse9'"):
         open_cpu(threads=1)
 
 

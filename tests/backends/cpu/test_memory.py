@@ -60,7 +60,7 @@ def test_wrong_writes_are_refused(backend):
 
 
 def test_a_buffer_that_is_too_large_says_its_size(backend):
-    with pytest.raises(OutOfMemoryError, match="no memory for .* MiB"):
+    with pytest.raises(OutOfMemoryError, match=r"no memory for .* MiB"):
         backend.empty((1 << 45,))
 
 
@@ -91,7 +91,9 @@ def test_every_f16_is_widened_and_every_rounding_kept(cpu, rng, isa):
     values = np.pad(values.astype(np.float32), (0, -values.size % 4))
     size = values.size
     zeros = backend.empty((1,), "i32")
-    rows = Rows(zeros, zeros, zeros, backend.empty((2,), "i32"), zeros, backend.empty((1,)), backend.empty((1, 1), "i32"))
+    rows = Rows(
+        zeros, zeros, zeros, backend.empty((2,), "i32"), zeros, backend.empty((1,)), backend.empty((1, 1), "i32")
+    )
     k, v = backend.empty((1, 1, 1, size), "f16"), backend.empty((1, 1, 1, size), "f16")
     qkv = backend.upload(np.tile(values, 3).reshape(1, -1))
     backend.rope_cache(qkv, backend.empty((1, size)), rows, backend.empty((1, size)), k, v, 1, 1, size)

@@ -28,9 +28,8 @@ def _import_native() -> tuple[Any, str | None]:
             found = "it was not built when tritune was installed"
         else:
             found = str(error).partition("\n")[0]
-        return None, (
-            f"the native CPU kernels are missing ({found}); install a C++20 compiler (Debian: g++) and reinstall tritune"
-        )
+        way_out = "install a C++20 compiler (Debian: g++) and reinstall tritune"
+        return None, f"the native CPU kernels are missing ({found}); {way_out}"
 
 
 def native_problem() -> str | None:
