@@ -28,7 +28,7 @@ def _import_native() -> tuple[Any, str | None]:
             found = "it was not built when tritune was installed"
         else:
             found = str(error).partition("\n")[0]
-        way_out = "install a C++20 compiler (Debian: g++) and reinstall tritune"
+        way_out = "install a C++20 compiler (Debian: g++ python3-dev) and reinstall tritune"
         return None, f"the native CPU kernels are missing ({found}); {way_out}"
 
 
