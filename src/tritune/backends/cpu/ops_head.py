@@ -67,6 +67,14 @@ class HeadOps(CpuCore):
         )  # fmt: skip
         return None
 
+    def sampling_bytes(self, table: Table) -> int:
+        """Bytes of the head that drawing a greedy token reads, but for the few rows that are read as stored."""
+        own = own_table(table)
+        if not self.rough_head:
+            return own.nbytes
+        rough = self._rough_rows(own)
+        return sum(b.nbytes for b in (rough.codes, rough.scales, rough.errors, rough.norms))
+
     def rough_counts(self) -> tuple[int, int]:
         """(rows of x that sampling_logits took over rough rows, stored rows that were read for them) so far."""
         if self._counts is None:

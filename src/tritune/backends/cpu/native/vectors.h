@@ -178,6 +178,34 @@ TRITUNE_INLINE F exponential(F x) {
     return as_float((as_int(p) + exponent) & ~dead);
 }
 
+TRITUNE_INLINE U load_words(const void* p) {
+    U x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+
+// sums + products of unsigned bytes a < 64 and signed bytes b, four to a lane.
+TRITUNE_INLINE I dot_bytes(I sums, U a, U b) {
+#if defined(__AVX512VNNI__)
+    return reinterpret_cast<I>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVXVNNI__)
+    return reinterpret_cast<I>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__AVX2__)
+    const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));  // below 2¹⁵
+    return sums + reinterpret_cast<I>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return reinterpret_cast<I>(vdotq_s32(reinterpret_cast<int32x4_t>(sums), reinterpret_cast<int8x16_t>(a), reinterpret_cast<int8x16_t>(b)));
+#else
+    const I signed_b = reinterpret_cast<I>(b);
+    for (int byte = 0; byte < 4; ++byte) {
+        const I left = reinterpret_cast<I>((a >> (8 * byte)) & 255u);
+        const I right = reinterpret_cast<I>(reinterpret_cast<U>(signed_b) << (24 - 8 * byte)) >> 24;
+        sums += left * right;
+    }
+    return sums;
+#endif
+}
+
 // In place: rows become columns, W × W.
 TRITUNE_INLINE void transpose(F (&rows)[W]) {
     for (int round = 1; round < W; round *= 2) {
