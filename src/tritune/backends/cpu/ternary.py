@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tritune.backends.base import TernaryWeight
 from tritune.errors import DeviceError
 
-from .buffers import CpuBuffer
+from .buffers import CpuBuffer, own_buffer
 from .core import CpuCore
 
 LINE_ROWS = 16
@@ -43,7 +43,7 @@ def pack(core: CpuCore, pool: object, parts: Parts) -> CpuTernary:
     rows = sum(sizes)
     lines = core.empty((core.native.ternary_bytes(rows, columns),), "i8")
     row_scale = core.empty((-(-rows // LINE_ROWS) * LINE_ROWS,))
-    starts = core.upload(np.cumsum((0, *sizes)), "i32")
+    starts = own_buffer(core.upload(np.cumsum((0, *sizes)), "i32"))
     first = 0
     for codes, scale in parts:
         packed = np.ascontiguousarray(codes)

@@ -8,6 +8,7 @@ namespace {
 
 constexpr Index kSerial = 1 << 14;  // panel bytes that are not worth waking a thread for
 constexpr Index kShortRun = 3;      // tokens of one adapter for which its B is not worth transposing
+constexpr Index kLoraBlocks = 8;    // blocks of 16 outputs after which LoRA is added to few tokens
 constexpr Index kPieces = 8;        // a thread's share of a matrix is handed out in about so many pieces
 
 struct Forward {
@@ -49,8 +50,7 @@ struct Forward {
         const bool few = panels.count == 1;
         own.tiles = arena.take<std::uint8_t>(few ? 0 : blocking.tile_bytes() * blocking.group);
         own.sums = arena.take<std::int32_t>(blocking.sums());
-        own.factors = arena.take<float>((few ? 1 : blocking.group) * width * kernels.tile_width);
-        own.block = arena.take<float>(Blocking::kMostPanelRows * kernels.tile_width);
+        own.factors = arena.take<float>(width * (few ? kLoraBlocks * kLineRows : blocking.group * kernels.tile_width));
         return own;
     }
     ThreadMemory of_thread(int thread) const {
@@ -95,11 +95,11 @@ void lora_down(const Forward& call, const LoraCall& lora, const float* x, Index 
     });
 }
 
-// y += B u for tokens [begin, end) and outputs [first, first + count) of one tile, of which `packed` says whose Bᵀ
-// `factors` holds.
+// y += B u for tokens [begin, end) and outputs [first, first + count), of which `packed` says whose Bᵀ `factors` holds, in
+// rows of `stride`.
 void lora_up(const Forward& call, const LoraCall& lora, Index begin, Index end, Index first, Index count,
-             float* factors, std::int32_t& packed, float* block, float* y) {
-    const Index width = lora.width(), stride = call.kernels.tile_width;
+             float* factors, Index stride, std::int32_t& packed, float* y) {
+    const Index width = lora.width();
     each_run(lora.slot, begin, end, [&](Index t0, Index t1, std::int32_t slot) {
         if (slot == 0) return;
         const bool short_run = t1 - t0 <= kShortRun;
@@ -115,9 +115,10 @@ void lora_up(const Forward& call, const LoraCall& lora, Index begin, Index end, 
                                     call.rows);
                 return;
             }
-            call.floats.rows_by_rows(t1 - t0, n1 - n0, lora.rank, u, width, lora.b_of(slot, n0), lora.half, lora.rank,
-                                     block, stride);
-            for (Index t = 0; t < t1 - t0; ++t) call.floats.add(block + t * stride, n1 - n0, to + t * call.rows);
+            for (Index t = 0; t < t1 - t0; ++t) {
+                call.floats.add_short_rows(n1 - n0, lora.rank, lora.b_of(slot, n0), lora.half, u + t * width,
+                                           to + t * call.rows);
+            }
         });
     });
 }
@@ -141,7 +142,7 @@ void prepare(Pool& pool, const Forward& call, const LoraCall& lora, const Dropou
     }
     // Few tokens: a piece is a few rows of A for all of them; many: all of A for a few of them.
     const bool few = call.tokens < 64;
-    const Index token_piece = few ? call.tokens : 16, row_piece = few ? 4 : call.width;
+    const Index token_piece = few ? call.tokens : 24, row_piece = few ? ceil_div(call.width, 4 * pool.threads()) * 2 : call.width;
     const Index row_pieces = lora.rank == 0 ? 0 : ceil_div(call.width, row_piece);
     const Index lora_pieces = row_pieces * ceil_div(call.tokens, token_piece);
     pool.parallel_chunks(lora_pieces + call.panels.count, 1, [&](Index begin, Index end) {
@@ -157,6 +158,16 @@ void prepare(Pool& pool, const Forward& call, const LoraCall& lora, const Dropou
     });
 }
 
+// B's rows for outputs [first, first + count), while the ternary product waits for memory.
+void prefetch_b(const LoraCall& lora, Index tokens, Index first, Index count) {
+    const Index bytes = count * lora.rank * (lora.half ? 2 : 4);
+    each_run(lora.slot, 0, tokens, [&](Index, Index, std::int32_t slot) {
+        if (slot == 0) return;
+        const auto* b = static_cast<const std::uint8_t*>(lora.b_of(slot, first));
+        for (Index i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(b + i);
+    });
+}
+
 // One panel: straight from the packed lines.
 void multiply_few(Pool& pool, const Forward& call, const LoraCall& lora, const std::int8_t* panel,
                   const std::uint8_t* lines, const float* row_scale, float* y, bool accumulate) {
@@ -164,18 +175,20 @@ void multiply_few(Pool& pool, const Forward& call, const LoraCall& lora, const s
     const Index limbs = call.panels.limbs, piece = ceil_div(blocks, kPieces * pool.threads());
     pool.parallel_chunks(blocks, piece, [&](Index begin, Index end, int thread) {
         const ThreadMemory own = call.of_thread(thread);
-        for (Index i = begin; i < end; ++i) {
-            const Index n = i * kLineRows, left = call.rows - n;
-            call.kernels.multiply_lines(lines + i * row_lines * kLineBytes, row_lines, panel, call.tokens * limbs,
-                                        own.sums);
-            call.kernels.finish(own.sums, kLineRows, call.memory.row_sums, call.memory.units, row_scale + n, call.tokens,
-                                limbs, left < kLineRows ? left : kLineRows, y + n, call.rows, accumulate);
-        }
-        if (lora.rank == 0) return;
-        const Index last = end * kLineRows < call.rows ? end * kLineRows : call.rows, width = call.kernels.tile_width;
-        for (Index n = begin * kLineRows; n < last; n += width) {
+        for (Index first = begin; first < end; first += kLoraBlocks) {
+            const Index last = first + kLoraBlocks < end ? first + kLoraBlocks : end;
+            for (Index i = first; i < last; ++i) {
+                const Index n = i * kLineRows, count = call.rows - n < kLineRows ? call.rows - n : kLineRows;
+                if (lora.rank > 0) prefetch_b(lora, call.tokens, n, count);
+                call.kernels.multiply_lines(lines + i * row_lines * kLineBytes, row_lines, panel, call.tokens * limbs,
+                                            own.sums);
+                call.kernels.finish(own.sums, kLineRows, call.memory.row_sums, call.memory.units, row_scale + n,
+                                    call.tokens, limbs, count, y + n, call.rows, accumulate);
+            }
+            if (lora.rank == 0) continue;
+            const Index n = first * kLineRows, stop = last * kLineRows < call.rows ? last * kLineRows : call.rows;
             std::int32_t packed = 0;
-            lora_up(call, lora, 0, call.tokens, n, last - n < width ? last - n : width, own.factors, packed, own.block, y);
+            lora_up(call, lora, 0, call.tokens, n, stop - n, own.factors, kLoraBlocks * kLineRows, packed, y);
         }
     });
 }
@@ -194,8 +207,8 @@ void multiply_many(Pool& pool, const Forward& call, const LoraCall& lora, const 
                                                    y + t * call.rows + n, call.rows, accumulate);
                                if (lora.rank == 0) return;
                                lora_up(call, lora, t, t + tokens, n, count,
-                                       own.factors + tile * call.width * call.kernels.tile_width, packed[tile],
-                                       own.block, y);
+                                       own.factors + tile * call.width * call.kernels.tile_width,
+                                       call.kernels.tile_width, packed[tile], y);
                            });
         }
     });
