@@ -146,6 +146,24 @@ def test_errors_and_norms_are_never_too_small(cpu, rng):
         assert np.all(norms >= np.sqrt(np.square(wide).sum(1)))
 
 
+@pytest.mark.parametrize("slack", [0.02, 0.5])
+def test_the_winner_that_looks_as_bad_as_it_can(cpu, rng, slack):
+    """x points along what rounding left out of the best row, where the bound holds with equality; all other rows are
+    rounded exactly and look better, by almost the whole of that row's bound."""
+    backend = cpu(2)
+    best = rng.normal(size=WIDTH).astype(np.float32)
+    rough = backend._rough_rows(backend.table(best[None], "f32"))
+    x = best - unpacked(rough.codes.array)[0, :WIDTH] * np.float64(rough.scales.array[0])
+    others = rng.integers(-31, 32, (VOCABULARY, WIDTH))
+    others[:, 0] = 31
+    wanted = best @ x - slack * (x @ x)  # of the others' logits; the best row's rough one is best @ x - x @ x
+    table = (others * (wanted / (others @ x))[:, None]).astype(np.float32)
+    table[777] = best
+    seen = token_sets(rng, 1, 0)
+    how = backend.table(table, "f32"), x[None] * 1e3, (GREEDY, 0), seen, None, 0
+    assert run(backend, "sampling_logits", *how)[0][0] == 777 == run(backend, "logits", *how)[0][0]
+
+
 def unpacked(codes):
     """Codes -31 … 31 of rough rows [V, bytes]."""
     chunks = codes.view(np.uint8).reshape(len(codes), -1, 192).astype(np.int32)
