@@ -179,6 +179,7 @@ void multiply_few(Pool& pool, const Forward& call, const LoraCall& lora, const s
             const Index last = first + kLoraBlocks < end ? first + kLoraBlocks : end;
             for (Index i = first; i < last; ++i) {
                 const Index n = i * kLineRows, count = call.rows - n < kLineRows ? call.rows - n : kLineRows;
+                __builtin_prefetch(row_scale + n + kLineRows);
                 if (lora.rank > 0) prefetch_b(lora, call.tokens, n, count);
                 call.kernels.multiply_lines(lines + i * row_lines * kLineBytes, row_lines, panel, call.tokens * limbs,
                                             own.sums);
