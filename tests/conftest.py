@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -24,11 +24,36 @@ def webgpu() -> Iterator[Backend]:
     backend.close()
 
 
-@pytest.fixture(params=["numpy", "webgpu"])
+@pytest.fixture(scope="session")
+def cpu() -> Iterator[Callable[..., Backend]]:
+    """Opens CPU backends: ``cpu(threads=…, isa=…)``, each once for all tests.
+
+    Skipped where the native code was not built, unless it is required.
+    """
+    from tritune.backends.cpu import native_problem, open_cpu
+
+    problem = native_problem()
+    if problem is not None and not os.environ.get("TRITUNE_REQUIRE_CPU"):
+        pytest.skip(problem)
+    opened: dict[tuple[int | None, str | None], Backend] = {}
+
+    def get(threads: int | None = None, isa: str | None = None) -> Backend:
+        if (threads, isa) not in opened:
+            opened[threads, isa] = open_cpu(threads, isa)
+        return opened[threads, isa]
+
+    yield get
+    for backend in opened.values():
+        backend.close()
+
+
+@pytest.fixture(params=["numpy", "cpu", "webgpu"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each backend in turn."""
     if request.param == "numpy":
         return NumpyBackend()
+    if request.param == "cpu":
+        return request.getfixturevalue("cpu")()
     return request.getfixturevalue("webgpu")
 
 

@@ -41,6 +41,7 @@ def load(
     context: int | None = None,
     kv_dtype: Literal["f16", "f32"] = "f16",
     progress: bool = True,
+    threads: int | None = None,
 ) -> Model:
     """Load a model onto a device.
 
@@ -49,7 +50,8 @@ def load(
     device: auto (the best hardware GPU, else the CPU), webgpu, webgpu:<number or part of a name>, cpu, numpy.
     activations: ``float`` turns the int8 rounding off, for exactness tests. chat_template overrides the model's own (a
     built-in name, a file, or the template). context: most positions of prompt and answer together (default: the
-    model's). Raises ModelFileError, DeviceError, OutOfMemoryError, ConfigError.
+    model's). threads: how many compute on the CPU (default: its physical cores). Raises ModelFileError, DeviceError,
+    OutOfMemoryError, ConfigError.
     """
     if activations not in ("int8", "float"):
         raise ConfigError(f"activations {activations!r}: expected int8 or float")
@@ -58,7 +60,7 @@ def load(
     if context is not None and context < 1:
         raise ConfigError(f"context: expected a number >= 1, found {context}")
     source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id, progress=progress)
-    backend = open_backend(device)
+    backend = open_backend(device, threads)
     return Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
 
 

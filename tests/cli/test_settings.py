@@ -117,8 +117,11 @@ def test_target_modules_are_names_or_an_expression(text: str, value: object, par
 
 
 def test_plain_flags_reach_the_library(parse: Parse, rows: Path, tmp_path: Path) -> None:
-    called = parse("-m", "org/name", "--device", "webgpu:1", "--chat-template", "chatml")
-    assert called["loaded"] == (("org/name", "webgpu:1"), {"chat_template": "chatml", "context": None})
+    called = parse("-m", "org/name", "--device", "webgpu:1", "--chat-template", "chatml", "--threads", "3")
+    assert called["loaded"] == (
+        ("org/name", "webgpu:1"),
+        {"chat_template": "chatml", "context": None, "threads": 3},
+    )
     assert called["rows"] == str(rows)
     assert called["output"] == tmp_path / "out"
 
@@ -128,12 +131,14 @@ def test_flags_win_over_the_file(parse: Parse, tmp_path: Path) -> None:
     file.write_text(
         "rank: 3\nlr: 2e-4\nlora-alpha: 7\ntarget_modules: [q_proj]\nrslora: true\nmax_steps:\nmodel: org/a\n"
         "lr_scheduler_type: linear\nrank_pattern: {q_proj: 2}\nlayers: 0-1\nrecompute: false\ndevice: cpu\n"
+        "threads: 5\n"
     )
     called = parse("-c", file, "--rank", "5", "--no-rslora", "--device", "auto")
     assert (called["rank"], called["lr"], called["alpha"], called["target_modules"]) == (5, 2e-4, 7.0, ("q_proj",))
     assert (called["rslora"], called["max_steps"], called["schedule"], called["layers"]) == (False, 0, "linear", (0, 1))
     assert (called["rank_pattern"], called["recompute"]) == ({"q_proj": 2}, False)
     assert called["loaded"][0] == ("org/a", "auto")
+    assert called["loaded"][1]["threads"] == 5
 
 
 def test_a_flag_that_equals_the_default_wins_too(parse: Parse, tmp_path: Path) -> None:

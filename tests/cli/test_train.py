@@ -76,6 +76,20 @@ def test_auto_says_what_is_missing(
     assert "no GPU is used: there is no GPU for WebGPU (install a driver)" in result.err
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_slow_cpu_is_said_with_the_way_out(
+    device: str, cli: Cli, tiny: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritune.cli.facts.list_adapters", list)
+    monkeypatch.setattr("tritune.backends.webgpu.list_adapters", list)
+    for place in ("tritune.cli.facts", "tritune.backends.cpu"):
+        monkeypatch.setattr(f"{place}.native_problem", lambda: "install a compiler")
+    given = ["-d", rows, "-o", tmp_path / "out", "--max-steps", "1", "--device", device, "--threads", "2"]
+    result = cli("train", "-m", tiny, *given)
+    assert result.code == 0
+    assert "the CPU computes through NumPy, slowly: install a compiler" in result.err
+
+
 def test_nothing_that_is_there_is_lost(train: Cli, tmp_path: Path) -> None:
     assert train("--save-every", "1").code == 0
     assert (tmp_path / "out" / "checkpoint-1" / "adapter_config.json").is_file()

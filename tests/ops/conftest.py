@@ -80,9 +80,25 @@ def plain_webgpu() -> Iterator[Backend]:
     backend.close()
 
 
-@pytest.fixture(params=["numpy", "webgpu", "plain_webgpu"])
+def cpu_variants() -> list[str]:
+    """A CPU backend for each instruction set that this machine can run; one that is skipped where there is none."""
+    from tritune.backends.cpu import native_problem
+    from tritune.backends.cpu.loading import supported_isas
+
+    return ["cpu"] if native_problem() else [f"cpu-{isa}" for isa in supported_isas()]
+
+
+# Threads of an instruction set's backend; more than processors, and a number that divides nothing, must do too.
+CPU_THREADS = {"portable": 1, "avx2": 2, "avxvnni": 5}
+
+
+@pytest.fixture(params=["numpy", *cpu_variants(), "webgpu", "plain_webgpu"])
 def both(request: pytest.FixtureRequest, reference: Backend) -> Both:
-    """Each backend in turn, beside the definitions: NumPy in float32, WebGPU, WebGPU without subgroups."""
+    """Each backend in turn, beside the definitions: NumPy in float32, the CPU's kernels for each instruction set,
+    WebGPU, WebGPU without subgroups."""
+    if request.param.startswith("cpu"):
+        isa = request.param.partition("-")[2] or None
+        return Both(request.getfixturevalue("cpu")(CPU_THREADS.get(isa or "", 3), isa), reference)
     if request.param == "numpy":
         from tritune.backends.numpy import NumpyBackend
 

@@ -399,6 +399,23 @@ class Backend(ABC):
     def logits(self, x: Buffer, table: Table, out: Buffer) -> None:
         """out f32 [R, V] = x f32 [R, D] · tableᵀ."""
 
+    def sampling_logits(
+        self,
+        x: Buffer,
+        table: Table,
+        out: Buffer,
+        settings: Buffer,
+        state: Buffer,
+        seen: Buffer,
+        allowed: Buffer | None,
+    ) -> None:
+        """logits for ``sample`` with the same settings, state and sets: it draws from out what it draws from logits.
+
+        A backend may compute roughly what cannot be drawn. The logprob then sums over rough values: a few thousandths
+        off, more where no token is likelier than 1 in 500.
+        """
+        self.logits(x, table, out)
+
     @abstractmethod
     def logits_backward(self, dlogits: Buffer, table: Table, dx: Buffer) -> None:
         """dx f32 [R, D] = dlogits f32 [R, V] · table."""

@@ -27,6 +27,7 @@ from tritune.cli.options import (
     system_option,
     tell_unused,
     template_option,
+    threads_option,
 )
 from tritune.errors import ContextLengthError, InputError
 
@@ -43,6 +44,7 @@ HELP = "/reset forgets the conversation, /exit leaves (as Ctrl-D does); Ctrl-C i
 @sampling_options
 @context_option
 @device_option
+@threads_option
 @template_option
 def chat(
     model: str | None,
@@ -52,6 +54,7 @@ def chat(
     stop: Sequence[str],
     context: int | None,
     device: str,
+    threads: int | None,
     chat_template: str | None,
     **sampling: Any,
 ) -> int:
@@ -64,7 +67,7 @@ def chat(
 
     said = None if system is None else checked_text("--system", system)
     stops = [checked_text("--stop", item) for item in stop]
-    loaded = load_model(model, device, chat_template, context)
+    loaded = load_model(model, device, chat_template, context, threads)
     loaded_adapter = load_adapter(adapter, loaded)
     # A value that cannot be used is told now, not at the first turn.
     loaded.settings(1, seed=drawn_seed(seed), ignore_eos=sampling["ignore_eos"], **_numbers(sampling))

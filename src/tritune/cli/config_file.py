@@ -14,7 +14,7 @@ from tritune.errors import ConfigError
 from tritune.formats.fields import is_integer, is_number, short
 
 TEXTS = ("model", "data", "output", "adapter", "device", "chat_template")
-"""Flags of ``train`` besides the settings of LoRAConfig and TrainConfig."""
+"""Flags of ``train`` besides the settings of LoRAConfig and TrainConfig; and ``threads``, a number."""
 
 MAX_BYTES = 1 << 20
 
@@ -42,7 +42,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 def _fields_by_key() -> dict[str, str]:
     keys = {key: setting.field for setting in (*LORA, *TRAIN) for key in keys_of(setting)}
-    return keys | {name: name for name in (*DEFAULTS, *TEXTS)}
+    return keys | {name: name for name in (*DEFAULTS, *TEXTS, "threads")}
 
 
 def _read(path: Path) -> dict[Any, Any]:
@@ -91,6 +91,7 @@ def _check_of(field: str) -> Check:
     special: dict[str, Check] = {
         "target_modules": _target_modules,
         "layers": _layers,
+        "threads": _integer,
         "rank_pattern": _pattern_of(_integer),
         "alpha_pattern": _pattern_of(_number),
         **dict.fromkeys((*TEXTS, "schedule"), _text),

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tritune.cli.errors import INTERRUPTED, note, stop
-from tritune.cli.options import checked_output, device_option, load_model, overwrite_option, say_what_is_missing
+from tritune.cli.options import (
+    checked_output,
+    device_option,
+    load_model,
+    overwrite_option,
+    say_what_is_missing,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from tritune import Adapter, LoRAConfig, Model, TrainConfig
@@ -48,7 +55,8 @@ class Look:
 @click.option("--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Optimizer steps.")
 @click.option("--seed", type=int, default=SEED, show_default=True, help="Seed of the run.")
 @device_option
-def demo(output: str, overwrite: bool, steps: int, seed: int, device: str) -> None:
+@threads_option
+def demo(output: str, overwrite: bool, steps: int, seed: int, device: str, threads: int | None) -> None:
     """Teach the built-in model to talk like a pirate.
 
     Takes about a minute on two CPU cores, and shows the answers before and after.
@@ -58,7 +66,7 @@ def demo(output: str, overwrite: bool, steps: int, seed: int, device: str) -> No
     folder = checked_output(Path(output), overwrite or output == OUTPUT)
     started = time.perf_counter()
     try:
-        model = load_model(None, device)
+        model = load_model(None, device, threads=threads)
         note(f"model: {model.name} · device: {model.backend.description}")
         say_what_is_missing(device)
         before, adapter, after = _run(model, lora, config, folder)

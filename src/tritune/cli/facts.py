@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tritune.assets import BUILTIN_MODEL
+from tritune.backends.cpu import native_problem
+from tritune.backends.cpu.loading import supported_isas
+from tritune.backends.cpu.threads import physical_cores
 from tritune.backends.webgpu import list_adapters
 from tritune.backends.webgpu.device import AdapterInfo, adapters_problem
 from tritune.formats.fields import read_json_object
@@ -52,13 +55,22 @@ def device_facts() -> dict[str, Any]:
     """The WebGPU adapters, and which device ``auto`` takes and why."""
     adapters = list_adapters()
     hardware = [adapter for adapter in adapters if not adapter.software]
+    cpu = _cpu()
+    on_cpu = "numpy" if cpu["problem"] else "cpu"
     if hardware:
         auto, why = f"webgpu:{hardware[0].index}", f"the best hardware GPU, {hardware[0].name}"
     elif adapters:
-        auto, why = "numpy", f"{adapters[0].name} is a software driver, slower than NumPy on the same CPU"
+        auto, why = on_cpu, f"{adapters[0].name} is a software driver, slower than the same CPU without it"
     else:
-        auto, why = "numpy", f"there is no GPU for WebGPU ({adapters_problem()})"
-    return {"adapters": [_device(adapter) for adapter in adapters], "auto": auto, "why": why}
+        auto, why = on_cpu, f"there is no GPU for WebGPU ({adapters_problem()})"
+    return {"adapters": [_device(adapter) for adapter in adapters], "cpu": cpu, "auto": auto, "why": why}
+
+
+def _cpu() -> dict[str, Any]:
+    """The native kernels: what is missing (None: nothing), instruction sets, best first, and default threads."""
+    problem = native_problem()
+    isas = [] if problem else supported_isas()
+    return {"problem": problem, "instruction_sets": isas, "threads": physical_cores()}
 
 
 def _device(adapter: AdapterInfo) -> dict[str, Any]:

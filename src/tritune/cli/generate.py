@@ -23,6 +23,7 @@ from tritune.cli.options import (
     system_option,
     tell_unused,
     template_option,
+    threads_option,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @sampling_options
 @context_option
 @device_option
+@threads_option
 @template_option
 @click.option("-v", "--verbose", is_flag=True, help="Print device, tokens per second and finish reason to stderr.")
 def generate(
@@ -50,6 +52,7 @@ def generate(
     stop: Sequence[str],
     context: int | None,
     device: str,
+    threads: int | None,
     chat_template: str | None,
     verbose: bool,
     **sampling: Any,
@@ -69,7 +72,7 @@ def generate(
         ]
     stops = [checked_text("--stop", item) for item in stop]
     chosen = drawn_seed(seed)
-    loaded = load_model(model, device, chat_template, context)
+    loaded = load_model(model, device, chat_template, context, threads)
     stream = loaded.stream(messages, load_adapter(adapter, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
     tell_unused(loaded, sampling)
     started = time.perf_counter()

@@ -46,7 +46,12 @@ def _devices(devices: dict[str, Any]) -> str:
             f"    largest buffer {_size(gpu['max_buffer_bytes'])}, largest binding {_size(gpu['max_binding_bytes'])}, "
             f"subgroups {_yes(gpu['subgroups'])}, f16 {_yes(gpu['f16'])}"
         )
-    lines.append("  numpy     the CPU, through NumPy")
+    cpu = devices["cpu"]
+    if cpu["problem"] is None:
+        lines.append(f"  cpu       native kernels for {cpu['instruction_sets'][0]}, {cpu['threads']} threads")
+    else:
+        lines.append(f"  cpu       through NumPy, slowly: {cpu['problem']}")
+    lines.append("  numpy     the plain definitions")
     lines.append(f"  auto takes {devices['auto']}: {devices['why']}")
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DEVICE_HELP = (
     "auto: the best hardware GPU that WebGPU offers, otherwise the CPU (a software driver is never taken by itself). "
     "webgpu: the best WebGPU adapter, a software one too. webgpu:1: the adapter of this number in `tritune info`. "
-    "webgpu:NAME: the first adapter whose name contains NAME. cpu, numpy: the CPU, through NumPy."
+    "webgpu:NAME: the first adapter whose name contains NAME. cpu: the CPU. numpy: the plain definitions, slow."
 )
 MODELS_OWN = "  [default: the model's generation_config]"
 
@@ -29,6 +29,7 @@ model_option = click.option(
 )  # fmt: skip
 adapter_option = click.option("-a", "--adapter", metavar="DIR", help="Use this adapter (a PEFT directory).")
 device_option = click.option("--device", default="auto", show_default=True, help=DEVICE_HELP)
+threads_option = click.option("--threads", type=int, help="Threads on the CPU.  [default: its physical cores]")
 template_option = click.option(
     "--chat-template",
     metavar="NAME|FILE",
@@ -72,11 +73,17 @@ def sampling_options(command: Command) -> Command:
     return command
 
 
-def load_model(model: str | None, device: str, chat_template: str | None = None, context: int | None = None) -> Model:
+def load_model(
+    model: str | None,
+    device: str,
+    chat_template: str | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+) -> Model:
     """``tritune.load``, with progress."""
     import tritune
 
-    return tritune.load(model, device, chat_template=chat_template, context=context)
+    return tritune.load(model, device, chat_template=chat_template, context=context, threads=threads)
 
 
 def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
@@ -87,14 +94,18 @@ def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
 
 
 def say_what_is_missing(device: str) -> None:
-    """A line on stderr when ``auto`` finds no GPU: what it takes instead, and why."""
-    if device != "auto":
+    """Lines on stderr: when ``auto`` finds no GPU, why; where the CPU has only NumPy, how to get what is faster."""
+    if device not in ("auto", "cpu"):
         return
     from tritune.cli.facts import device_facts
 
     facts = device_facts()
-    if facts["auto"] == "numpy":
+    if device == "auto":
+        if facts["auto"] not in ("cpu", "numpy"):
+            return
         note(f"no GPU is used: {facts['why']}")
+    if facts["cpu"]["problem"] is not None:
+        note(f"the CPU computes through NumPy, slowly: {facts['cpu']['problem']}")
 
 
 def checked_output(output: Path, overwrite: bool) -> Path:

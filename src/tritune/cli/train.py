@@ -20,6 +20,7 @@ from tritune.cli.options import (
     overwrite_option,
     say_what_is_missing,
     template_option,
+    threads_option,
 )
 from tritune.cli.settings import LORA, TRAIN, setting_options, split
 from tritune.errors import ConfigError
@@ -40,6 +41,7 @@ SHOWN_PROMPT = 80
 @setting_options(LORA)
 @setting_options(TRAIN)
 @device_option
+@threads_option
 @template_option
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="The same settings in YAML; flags win.")
 @click.pass_context
@@ -106,7 +108,7 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
 
     saved = _Saved()
     try:
-        model = load_model(values["model"], values["device"], values["chat_template"])
+        model = load_model(values["model"], values["device"], values["chat_template"], threads=values["threads"])
         say_what_is_missing(values["device"])
         start = load_adapter(values["adapter"], model)
         tritune.train(

@@ -205,27 +205,29 @@ class HeadBuffers:
         if allowed is not None:
             self.backend.write(self._allowed, allowed)
 
-    def record_logits(self, x: Buffer) -> None:
-        """Logits of the chosen rows of x f32 [T, D]."""
+    def _record_normed(self, x: Buffer) -> None:
+        """The chosen rows of x f32 [T, D], after the final norm."""
         model = self.model
         self.backend.gather_rows(x, self.index, self._gathered)
         self.backend.rms_norm_quant(
             self._gathered, model.final_norm, model.config.rms_norm_eps, self._normed, None, None
         )
-        self.backend.logits(self._normed, model.head, self._logits)
 
     def record_sample(self, x: Buffer, program: Program, limited: bool) -> None:
-        """Logits, then a token for each chosen row."""
-        self.record_logits(x)
-        allowed = self._allowed if limited else None
-        self.backend.sample(self._logits, self._settings, self._state, self._seen, allowed, self.token, self.logprob)
+        """Logits of the chosen rows of x f32 [T, D], then a token for each."""
+        self._record_normed(x)
+        backend, allowed = self.backend, self._allowed if limited else None
+        how = (self._settings, self._state, self._seen, allowed)
+        backend.sampling_logits(self._normed, self.model.head, self._logits, *how)
+        backend.sample(self._logits, *how, self.token, self.logprob)
         program.fetch(self.token)
         program.fetch(self.logprob)
 
     def record(self, x: Buffer) -> None:
         """A program that returns the logits of the chosen rows."""
         with self.backend.record() as program:
-            self.record_logits(x)
+            self._record_normed(x)
+            self.backend.logits(self._normed, self.model.head, self._logits)
             program.fetch(self._logits)
         self._program = program
 
