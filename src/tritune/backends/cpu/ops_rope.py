@@ -30,9 +30,7 @@ class RopeOps(CpuCore):
             "rope", qkv, table, rows.positions, sign, count, table.size // head_dim, heads, kv_heads, head_dim
         )  # fmt: skip
 
-    def _check(
-        self, op: str, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int
-    ) -> None:
+    def _check(self, op: str, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
         count = qkv.shape[0]
         self.expect(op, "qkv", qkv, "f32", count, (heads + 2 * kv_heads) * head_dim)
         self.expect(op, "table", table, "f32", table.size // head_dim, head_dim)
@@ -57,7 +55,9 @@ class RopeOps(CpuCore):
             raise DeviceError(f"{op}: the rows have no block tables")
         count, cache = qkv.shape[0], own_buffer(k_cache)
         if cache.dtype not in ("f16", "f32") or len(cache.shape) != 4:
-            raise DeviceError(f"{op}: k_cache is {cache.dtype} {list(cache.shape)}, expected f16 or f32 [blocks, G, b, d]")
+            raise DeviceError(
+                f"{op}: k_cache is {cache.dtype} {list(cache.shape)}, expected f16 or f32 [blocks, G, b, d]"
+            )
         blocks, _, block_size, _ = cache.shape
         for name, buffer in (("k_cache", k_cache), ("v_cache", v_cache)):
             self.expect(op, name, buffer, cache.dtype, blocks, kv_heads, block_size, head_dim)
