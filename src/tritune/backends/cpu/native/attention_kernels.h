@@ -5,8 +5,8 @@
 
 namespace tritune {
 
-inline constexpr Index kKeys = 64;         // keys that are taken at a time
-inline constexpr Index kQueries = 64;      // queries (rows times the heads of a group) of a tile, unless a group has more
+inline constexpr Index kKeys = 64;     // keys that are taken at a time
+inline constexpr Index kQueries = 64;  // queries (rows times the heads of a group) of a tile, unless a group has more
 inline constexpr Index kMaxHeadDim = 256;
 
 // Sizes that all kernels need. A group's heads share one key/value head, so that they share what is loaded of it.
@@ -20,9 +20,9 @@ struct AttentionShape {
 
 // The rows of a tile that see the same keys, and where those lie.
 struct AttentionTask {
-    const float* q;         // of the first row and head; the heads of a group are contiguous
-    Index q_stride;         // from row to row
-    const Index* limits;    // of each row: how many keys it sees, counted from the sequence's first
+    const float* q;       // of the first row and head; the heads of a group are contiguous
+    Index q_stride;       // from row to row
+    const Index* limits;  // of each row: how many keys it sees, counted from the sequence's first
     Index rows;
     Index first_key, end_key;  // which of the sequence's keys to take
     // Keys of a paged cache [blocks, kv_heads, block_size, head_dim] if table is given, else rows `stride` apart.
@@ -41,7 +41,7 @@ struct AttentionTask {
 struct AttentionBackwardTask {
     const float *qkv, *o, *lse, *dout;  // whole buffers
     float *dqkv, *delta;
-    float *dk, *dv;  // [T, padded], of this head alone
+    float *dk, *dv;    // [T, padded], of this head alone
     Index first, end;  // rows of the sequence
     Index head;
     float* scratch;
@@ -51,7 +51,8 @@ struct AttentionKernels {
     Index lane;
     void (*attend[2])(const AttentionShape&, const AttentionTask&);  // keys in f32, f16
     // o [heads of a row] of the partial results of `splits` parts, part_stride apart.
-    void (*combine)(const AttentionShape&, const float* partial, Index part_stride, Index splits, Index heads, float* o);
+    void (*combine)(const AttentionShape&, const float* partial, Index part_stride, Index splits, Index heads,
+                    float* o);
     void (*backward)(const AttentionShape&, const AttentionBackwardTask&);
     // target [head_dim] = the sum of `count` rows, stride apart.
     void (*add_rows)(const float* rows, Index stride, Index count, Index columns, float* target);

@@ -23,7 +23,8 @@ Index causal_attention_scratch_bytes(const Pool& pool, Index heads, Index kv_hea
     return pool.threads() * attention_scratch(shape_of(pool, heads, kv_heads, head_dim)) * kFloat;
 }
 
-Index causal_attention_backward_scratch_bytes(const Pool& pool, Index rows, Index heads, Index kv_heads, Index head_dim) {
+Index causal_attention_backward_scratch_bytes(const Pool& pool, Index rows, Index heads, Index kv_heads,
+                                              Index head_dim) {
     const AttentionShape shape = shape_of(pool, heads, kv_heads, head_dim);
     return (pool.threads() * attention_backward_scratch(shape) + 2 * heads * rows * shape.padded) * kFloat;
 }
@@ -88,8 +89,8 @@ void causal_attention_backward(Pool& pool, const float* qkv, const float* o, con
             const Index head = unit % heads, sequence = unit / heads;
             const Index first = q_start[sequence], last = q_start[sequence + 1];
             if (last <= first) continue;
-            kernels.backward(shape, {qkv, o, lse, dout, dqkv, delta, dk + head * of_head, dv + head * of_head, first, last, head,
-                                     own + thread * attention_backward_scratch(shape)});
+            kernels.backward(shape, {qkv, o, lse, dout, dqkv, delta, dk + head * of_head, dv + head * of_head, first,
+                                     last, head, own + thread * attention_backward_scratch(shape)});
         }
     });
     const Index used = q_start[sequences];
@@ -105,7 +106,8 @@ void causal_attention_backward(Pool& pool, const float* qkv, const float* o, con
                 for (Index g = 0; g < kv_heads; ++g) {
                     const Index at = g * shape.group() * of_head + row * shape.padded;
                     kernels.add_rows(dk + at, of_head, shape.group(), head_dim, target + (heads + g) * head_dim);
-                    kernels.add_rows(dv + at, of_head, shape.group(), head_dim, target + (heads + kv_heads + g) * head_dim);
+                    kernels.add_rows(dv + at, of_head, shape.group(), head_dim,
+                                     target + (heads + kv_heads + g) * head_dim);
                 }
             }
         },

@@ -6,7 +6,8 @@
 namespace tritune {
 
 Index causal_attention_scratch_bytes(const Pool& pool, Index heads, Index kv_heads, Index head_dim);
-Index causal_attention_backward_scratch_bytes(const Pool& pool, Index rows, Index heads, Index kv_heads, Index head_dim);
+Index causal_attention_backward_scratch_bytes(const Pool& pool, Index rows, Index heads, Index kv_heads,
+                                              Index head_dim);
 
 void causal_attention(Pool& pool, const float* qkv, const std::int32_t* positions, float* o, float* lse, Index rows,
                       Index heads, Index kv_heads, Index head_dim, float* scratch);

@@ -8,7 +8,7 @@ namespace tritune {
 // Two floats for each piece of a row.
 Index cross_entropy_scratch_bytes(Index rows, Index vocabulary);
 
-void cross_entropy(Pool& pool, float* logits, const std::int32_t* targets, const float* coefficients, float* nll, Index rows,
-                   Index vocabulary, bool backward, float* scratch);
+void cross_entropy(Pool& pool, float* logits, const std::int32_t* targets, const float* coefficients, float* nll,
+                   Index rows, Index vocabulary, bool backward, float* scratch);
 
 }  // namespace tritune

@@ -60,21 +60,28 @@ inline void gemm_rows(Index m, Index k, Left a, const float* b, Index ldb, float
     }
 }
 
-// n is a multiple of W: rows of B and C are padded to it.
+// n is a multiple of W: rows of B and C are padded to it. A strip of B stays in the first cache while A goes by.
 inline void gemm(Index m, Index n, Index k, Left a, const float* b, Index ldb, float* c, Index ldc, bool add) {
-    for (Index i = 0; i < m; i += MR) {
-        const Index rows = m - i < MR ? m - i : MR;
-        const Left part{a.data + i * a.row, a.row, a.step};
-        Index j = 0;
-        for (; j + NR <= n; j += NR) gemm_rows<NV>(rows, k, part, b + j, ldb, c + i * ldc + j, ldc, add);
-        for (; j < n; j += W) gemm_rows<1>(rows, k, part, b + j, ldb, c + i * ldc + j, ldc, add);
+    Index j = 0;
+    for (; j + NR <= n; j += NR) {
+        for (Index i = 0; i < m; i += MR) {
+            const Left part{a.data + i * a.row, a.row, a.step};
+            gemm_rows<NV>(m - i < MR ? m - i : MR, k, part, b + j, ldb, c + i * ldc + j, ldc, add);
+        }
+    }
+    for (; j < n; j += W) {
+        for (Index i = 0; i < m; i += MR) {
+            const Left part{a.data + i * a.row, a.row, a.step};
+            gemm_rows<1>(m - i < MR ? m - i : MR, k, part, b + j, ldb, c + i * ldc + j, ldc, add);
+        }
     }
 }
 
 // target [columns, ldt] = the transpose of rows 0 … count - 1, as floats times scale; row_of(j) is where row j starts.
 // Columns count … width - 1 become 0; width is a multiple of W, at most ldt.
 template <Kind kind, class RowOf>
-TRITUNE_INLINE void transpose_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt, Index width) {
+TRITUNE_INLINE void transpose_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt,
+                                   Index width) {
     for (Index j = 0; j < width; j += W) {
         const typename Stored<kind>::Type* rows[W];
         for (Index r = 0; r < W; ++r) rows[r] = j + r < count ? row_of(j + r) : nullptr;
@@ -86,7 +93,8 @@ TRITUNE_INLINE void transpose_rows(RowOf row_of, Index count, Index columns, flo
 #pragma GCC unroll 16
                 for (int r = 0; r < W; ++r) block[r] = Stored<kind>::load(rows[r] + i) * scale;
             } else {
-                for (int r = 0; r < W; ++r) block[r] = rows[r] ? Stored<kind>::load_some(rows[r] + i, present) * scale : F{};
+                for (int r = 0; r < W; ++r)
+                    block[r] = rows[r] ? Stored<kind>::load_some(rows[r] + i, present) * scale : F{};
             }
             transpose(block);
             for (Index r = 0; r < present; ++r) store(target + (i + r) * ldt + j, block[r]);
@@ -96,7 +104,8 @@ TRITUNE_INLINE void transpose_rows(RowOf row_of, Index count, Index columns, flo
 
 // target [count, ldt] = rows as floats times scale; columns up to width (a multiple of W) become 0.
 template <Kind kind, class RowOf>
-TRITUNE_INLINE void widen_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt, Index width) {
+TRITUNE_INLINE void widen_rows(RowOf row_of, Index count, Index columns, float scale, float* target, Index ldt,
+                               Index width) {
     for (Index r = 0; r < count; ++r) {
         const typename Stored<kind>::Type* row = row_of(r);
         Index i = 0;

@@ -157,11 +157,14 @@ void multiply_group(const TernaryKernels& kernels, const Blocking& shape, const 
             for (Index panel = start; panel < stop; ++panel) {
                 const Index token = panels.first(panel), rows = panels.rows(panel);
                 const std::int8_t* from = memory.panels + token * panels.bytes_a_token + line * 16 * rows;
+                const Index after = panel + 1 < stop ? panel + 1 : start;  // then with the next block or group
+                const std::int8_t* next = memory.panels + panels.first(after) * panels.bytes_a_token +
+                                          (panel + 1 < stop ? line : line + line_count) * 16 * panels.rows(after);
                 for (Index tile = first_tile; tile < last_tile; ++tile) {
                     const Index kept = shape.step_blocks > 1 ? panel - start : 0;
                     std::int32_t* sums = own.sums + (kept * shape.group + tile - first_tile) * sums_tile;
                     kernels.multiply_tile(own.tiles + (tile - first_tile) * shape.tile_bytes(), line_count * 4, from,
-                                          rows, sums, block == 0);
+                                          rows, sums, block == 0, tile + 1 == last_tile ? next : from);
                     if (block + 1 == shape.step_blocks) {
                         const Index output = tile * shape.tile_width, left = shape.outputs - output;
                         done(tile - first_tile, output, left < shape.tile_width ? left : shape.tile_width, token,

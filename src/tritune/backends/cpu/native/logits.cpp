@@ -14,13 +14,14 @@ constexpr Index kStreamRows = 4096;  // table rows that a thread takes at a time
 
 Index prepared_width(Index columns, const HeadKernels& kernels) { return round_up(columns, 2 * kernels.lane); }
 Index panel_floats(Index rows, const HeadKernels& kernels) { return (kPanelDepth + rows) * kernels.tile; }
-Index backward_floats(Index rows) { return (kBackRows + rows) * kBackColumns; }
+Index backward_floats(Index rows) { return (kBackRows + rows) * kBackStride; }
 
 }  // namespace
 
 Index logits_scratch_bytes(const Pool& pool, Index rows, Index columns) {
     const HeadKernels& kernels = head_kernels(pool.isa());
-    const Index floats = rows <= kFewRows ? rows * prepared_width(columns, kernels) : pool.threads() * panel_floats(rows, kernels);
+    const Index floats =
+        rows <= kFewRows ? rows * prepared_width(columns, kernels) : pool.threads() * panel_floats(rows, kernels);
     return floats * static_cast<Index>(sizeof(float));
 }
 
@@ -43,7 +44,8 @@ void logits(Pool& pool, const float* x, const std::uint8_t* table, int kind, flo
         float* panel = scratch + thread * panel_floats(rows, kernels);
         for (Index v = begin; v < end; v += kernels.tile) {
             const Index last = v + kernels.tile < end ? v + kernels.tile : end;
-            kernels.panel[kind](table, columns, x, rows, out, vocabulary, v, last, panel, panel + kPanelDepth * kernels.tile);
+            kernels.panel[kind](table, columns, x, rows, out, vocabulary, v, last, panel,
+                                panel + kPanelDepth * kernels.tile);
         }
     });
 }
@@ -55,7 +57,8 @@ void logits_backward(Pool& pool, const float* dlogits, const std::uint8_t* table
         columns,
         [&](Index begin, Index end, int thread) {
             float* own = scratch + thread * backward_floats(rows);
-            kernels.backward[kind](dlogits, table, dx, rows, vocabulary, columns, begin, end, own, own + kBackRows * kBackColumns);
+            kernels.backward[kind](dlogits, table, dx, rows, vocabulary, columns, begin, end, own,
+                                   own + kBackRows * kBackStride);
         },
         2 * kernels.lane);
 }

@@ -19,7 +19,8 @@ AttentionShape shape_of(const Pool& pool, Index heads, Index kv_heads, Index hea
 }
 
 // Rows first … of one sequence; their number is returned, 0 for a spare row.
-Index rows_together(const std::int32_t* positions, const std::int32_t* sequence, Index first, Index end, Index* limits) {
+Index rows_together(const std::int32_t* positions, const std::int32_t* sequence, Index first, Index end,
+                    Index* limits) {
     Index count = 0;
     while (first + count < end && positions[first + count] >= 0 && sequence[first + count] == sequence[first]) {
         limits[count] = positions[first + count] + 1;
@@ -33,14 +34,15 @@ Index rows_together(const std::int32_t* positions, const std::int32_t* sequence,
 Index paged_attention_scratch_bytes(const Pool& pool, Index rows, Index heads, Index kv_heads, Index head_dim,
                                     Index max_context) {
     const AttentionShape shape = shape_of(pool, heads, kv_heads, head_dim);
-    const Index partial = rows > kFewRows ? 0 : ceil_div(max_context, kSplitKeys) * rows * heads * partial_floats(shape);
+    const Index partial =
+        rows > kFewRows ? 0 : ceil_div(max_context, kSplitKeys) * rows * heads * partial_floats(shape);
     return (pool.threads() * attention_scratch(shape) + partial) * kFloat;
 }
 
 void paged_attention(Pool& pool, const float* q, const std::uint8_t* k_cache, const std::uint8_t* v_cache, bool half,
-                     const std::int32_t* positions, const std::int32_t* sequence, const std::int32_t* block_tables, float* o,
-                     Index rows, Index heads, Index kv_heads, Index head_dim, Index block_size, Index max_blocks,
-                     float* scratch) {
+                     const std::int32_t* positions, const std::int32_t* sequence, const std::int32_t* block_tables,
+                     float* o, Index rows, Index heads, Index kv_heads, Index head_dim, Index block_size,
+                     Index max_blocks, float* scratch) {
     const AttentionKernels& kernels = attention_kernels(pool.isa());
     const AttentionShape shape = shape_of(pool, heads, kv_heads, head_dim);
     const Index tile = shape.tile_rows(), tiles = ceil_div(rows, tile), group = shape.group(), element = half ? 2 : 4;
@@ -79,7 +81,8 @@ void paged_attention(Pool& pool, const float* q, const std::uint8_t* k_cache, co
                 task.scratch = scratch + thread * attention_scratch(shape);
                 task.o = o + (row * heads + g * group) * head_dim;
                 task.o_stride = heads * head_dim;
-                task.partial = split ? partial + part * of_split + row * of_row + g * group * partial_floats(shape) : nullptr;
+                task.partial =
+                    split ? partial + part * of_split + row * of_row + g * group * partial_floats(shape) : nullptr;
                 task.partial_stride = of_row;
                 kernels.attend[half ? 1 : 0](shape, task);
                 row += count;

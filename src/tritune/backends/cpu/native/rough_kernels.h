@@ -13,9 +13,9 @@ inline constexpr Index rough_chunks(Index columns) { return ceil_div(columns, kR
 // A rough row is w' = scale * (code - 32), code in 1 … 63. What is known of it and of the stored row w, never too small:
 struct RoughRows {
     const std::uint8_t* codes;  // [V, chunks, kRoughChunkBytes]
-    const float *scales;        // [V]
-    const float *errors;        // [V] >= ‖w - w'‖
-    const float *norms;         // [V] >= ‖w‖
+    const float* scales;        // [V]
+    const float* errors;        // [V] >= ‖w - w'‖
+    const float* norms;         // [V] >= ‖w‖
 };
 
 // x as integers of 16 bits: scale * (256 * high + low), and what that leaves.
@@ -32,11 +32,11 @@ struct RoughKernels {
     // A table's row (kind: f32, f16, bf16) as a rough one.
     void (*pack[3])(const void* row, Index columns, std::uint8_t* codes, float* scale, float* error, float* norm);
     // out[r * ldo + v] = w'·x' for rows v in [begin, end) and `count` <= 4 inputs.
-    void (*dots)(const RoughRows& rows, Index columns, const RoughInput* inputs, Index count, float* out, Index ldo, Index begin,
-                 Index end);
+    void (*dots)(const RoughRows& rows, Index columns, const RoughInput* inputs, Index count, float* out, Index ldo,
+                 Index begin, Index end);
     // Bit v of the result, for v < n <= 32: z + bound of row first + v is not below `least`, or z is at least `probable`.
-    std::uint32_t (*possible)(const RoughRows& rows, const RoughInput& input, const float* z, Index first, Index n, float least,
-                              float probable);
+    std::uint32_t (*possible)(const RoughRows& rows, const RoughInput& input, const float* z, Index first, Index n,
+                              float least, float probable);
 };
 
 const RoughKernels& rough_kernels(Isa isa);

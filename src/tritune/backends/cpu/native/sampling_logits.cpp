@@ -20,8 +20,8 @@ TRITUNE_KERNEL_TABLES(RoughKernels, rough_kernels)
 
 namespace {
 
-constexpr Index kPiece = 1024;          // table rows that a thread takes at a time; a multiple of 64
-constexpr float kProbable = 6.2383246f; // log 512: tokens of a probability above 1 / 512 are exact, for logprob's sake
+constexpr Index kPiece = 1024;           // table rows that a thread takes at a time; a multiple of 64
+constexpr float kProbable = 6.2383246f;  // log 512: tokens of a probability above 1 / 512 are exact, for logprob's sake
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Where things lie in the scratch, in floats.
@@ -49,15 +49,19 @@ struct Scratch {
     std::int8_t* planes;  // [rows, 2 * width]
 
     Scratch(float* start, const Layout& at)
-        : prepared(start), ranks(start + at.ranks), maxima(start + at.maxima), sorted(start + at.sorted),
-          partial(start + at.partial), found(reinterpret_cast<std::int32_t*>(start + at.found)),
+        : prepared(start),
+          ranks(start + at.ranks),
+          maxima(start + at.maxima),
+          sorted(start + at.sorted),
+          partial(start + at.partial),
+          found(reinterpret_cast<std::int32_t*>(start + at.found)),
           planes(reinterpret_cast<std::int8_t*>(start + at.planes)) {}
 };
 
 // How `sample` will rank a row's logits.
 struct Ranking {
-    Index keep;     // it looks at nothing below the keep-th; 0: at everything
-    float penalty;  // monotone, so that a bound of the logit is a bound of the rank
+    Index keep;                           // it looks at nothing below the keep-th; 0: at everything
+    float penalty;                        // monotone, so that a bound of the logit is a bound of the rank
     const std::uint32_t *seen, *allowed;  // this row's sets; seen null: nobody is penalised
 
     float rank(float z, Index v) const {
@@ -66,7 +70,8 @@ struct Ranking {
     bool may(Index v) const { return !allowed || (allowed[v / 32] >> (v % 32) & 1) != 0; }
 };
 
-Ranking ranking_of(const float* settings, const std::uint32_t* state, const std::uint32_t* seen, const std::uint32_t* allowed) {
+Ranking ranking_of(const float* settings, const std::uint32_t* state, const std::uint32_t* seen,
+                   const std::uint32_t* allowed) {
     const float temperature = settings[0], penalty = settings[3];
     const Index top_k = static_cast<Index>(state[0]);
     const Index keep = !(penalty > 0) || !std::isfinite(penalty) ? 0 : temperature > 0 ? top_k : 1;
@@ -107,9 +112,17 @@ class Refiner {
 public:
     Refiner(Pool& pool, const std::uint8_t* table, int kind, const RoughRows& rough, Index columns, Index vocabulary,
             Index prepared_width, const Scratch& scratch)
-        : pool_(pool), head_(head_kernels(pool.isa())), rough_kernels_(rough_kernels(pool.isa())),
-          rows_(row_kernels(pool.isa())), table_(table), kind_(kind), rough_(rough), columns_(columns), vocabulary_(vocabulary),
-          width_(prepared_width), scratch_(scratch) {}
+        : pool_(pool),
+          head_(head_kernels(pool.isa())),
+          rough_kernels_(rough_kernels(pool.isa())),
+          rows_(row_kernels(pool.isa())),
+          table_(table),
+          kind_(kind),
+          rough_(rough),
+          columns_(columns),
+          vocabulary_(vocabulary),
+          width_(prepared_width),
+          scratch_(scratch) {}
 
     // Makes z [V], rough values, exact wherever `sample` may look. False when it may look everywhere.
     bool refine(float* z, const float* prepared, const RoughInput& input, const Ranking& how, Index& read) {
@@ -117,7 +130,8 @@ public:
         if (how.keep > blocks) return false;
         const float *ranks = how.seen || how.allowed ? scratch_.ranks : z, probable = look_over(z, how) - kProbable;
         std::copy(scratch_.maxima, scratch_.maxima + blocks, scratch_.sorted);
-        std::nth_element(scratch_.sorted, scratch_.sorted + (how.keep - 1), scratch_.sorted + blocks, std::greater<float>());
+        std::nth_element(scratch_.sorted, scratch_.sorted + (how.keep - 1), scratch_.sorted + blocks,
+                         std::greater<float>());
         const float promising = scratch_.sorted[how.keep - 1];
         if (!(promising > -kInfinity) || !(promising < kInfinity)) return false;
         const Index count = collect(ranks, promising);
@@ -129,7 +143,8 @@ public:
                 scratch_.sorted[i] = how.rank(z[v], v);
             }
         });
-        std::nth_element(scratch_.sorted, scratch_.sorted + (how.keep - 1), scratch_.sorted + count, std::greater<float>());
+        std::nth_element(scratch_.sorted, scratch_.sorted + (how.keep - 1), scratch_.sorted + count,
+                         std::greater<float>());
         const float known = scratch_.sorted[how.keep - 1];  // the keep-th rank is at least this
         if (!std::isfinite(known)) return false;
         // Ranks that differ by a rounding may be equal once they are divided by the temperature.
@@ -137,7 +152,8 @@ public:
         std::atomic<Index> refined{0};
         pool_.parallel_chunks(vocabulary_, kPiece, [&](Index begin, Index end) {
             Index here = 0;
-            for (Index first = begin; first < end; first += 32) here += refine_word(z, prepared, input, how, first, least, probable);
+            for (Index first = begin; first < end; first += 32)
+                here += refine_word(z, prepared, input, how, first, least, probable);
             refined.fetch_add(here, std::memory_order_relaxed);
         });
         read += count + refined.load();
@@ -156,18 +172,21 @@ private:
         pool_.parallel_chunks(pieces, 1, [&](Index first, Index last) {
             for (Index piece = first; piece < last; ++piece) {
                 const Index begin = piece * kPiece, end = std::min(vocabulary_, begin + kPiece);
-                head_.highest_and_sum(z + begin, end - begin, scratch_.partial + 2 * piece, scratch_.partial + 2 * piece + 1);
+                head_.highest_and_sum(z + begin, end - begin, scratch_.partial + 2 * piece,
+                                      scratch_.partial + 2 * piece + 1);
                 if (ranked) {
                     for (Index v = begin; v < end; ++v) scratch_.ranks[v] = how.may(v) ? how.rank(z[v], v) : -kInfinity;
                 }
-                rows_.block_maxima((ranked ? scratch_.ranks : z) + begin, scratch_.maxima + begin / kMaximaBlock, end - begin);
+                rows_.block_maxima((ranked ? scratch_.ranks : z) + begin, scratch_.maxima + begin / kMaximaBlock,
+                                   end - begin);
             }
         });
         float top = scratch_.partial[0];
         for (Index i = 1; i < pieces; ++i) top = std::max(top, scratch_.partial[2 * i]);
         double sum = 0;
         for (Index i = 0; i < pieces; ++i) {
-            sum += std::exp(static_cast<double>(scratch_.partial[2 * i]) - top) * static_cast<double>(scratch_.partial[2 * i + 1]);
+            sum += std::exp(static_cast<double>(scratch_.partial[2 * i]) - top) *
+                   static_cast<double>(scratch_.partial[2 * i + 1]);
         }
         return top + static_cast<float>(std::log(sum));
     }
@@ -187,8 +206,8 @@ private:
     }
 
     // 32 tokens from `first`: those that may rank high enough, and those that are probable; how many they are.
-    Index refine_word(float* z, const float* prepared, const RoughInput& input, const Ranking& how, Index first, float least,
-                      float probable) const {
+    Index refine_word(float* z, const float* prepared, const RoughInput& input, const Ranking& how, Index first,
+                      float least, float probable) const {
         const Index n = std::min<Index>(32, vocabulary_ - first), word = first / 32;
         std::uint32_t bits = rough_kernels_.possible(rough_, input, z + first, first, n, least, probable);
         if (how.seen) {
@@ -229,13 +248,14 @@ Index sampling_logits_scratch_bytes(const Pool& pool, Index rows, Index columns,
     return Layout(pool, rows, columns, vocabulary).floats * static_cast<Index>(sizeof(float));
 }
 
-void make_rough(Pool& pool, const std::uint8_t* table, int kind, std::uint8_t* codes, float* scales, float* errors, float* norms,
-                Index columns, Index vocabulary) {
+void make_rough(Pool& pool, const std::uint8_t* table, int kind, std::uint8_t* codes, float* scales, float* errors,
+                float* norms, Index columns, Index vocabulary) {
     const RoughKernels& kernels = rough_kernels(pool.isa());
     const Index row_bytes = columns * (kind == 0 ? 4 : 2);
     pool.parallel_chunks(vocabulary, 256, [&](Index begin, Index end) {
         for (Index v = begin; v < end; ++v) {
-            kernels.pack[kind](table + v * row_bytes, columns, codes + v * rough_bytes(columns), scales + v, errors + v, norms + v);
+            kernels.pack[kind](table + v * row_bytes, columns, codes + v * rough_bytes(columns), scales + v, errors + v,
+                               norms + v);
         }
     });
 }
@@ -267,7 +287,8 @@ void sampling_logits(Pool& pool, const float* x, const std::uint8_t* table, int 
     Refiner refiner(pool, table, kind, rough, columns, vocabulary, width, parts);
     Index read = 0;
     for (Index r = 0; r < rows; ++r) {
-        if (!refiner.refine(out + r * vocabulary, parts.prepared + r * width, inputs[r], how[r], read)) return everything();
+        if (!refiner.refine(out + r * vocabulary, parts.prepared + r * width, inputs[r], how[r], read))
+            return everything();
     }
     if (counts) {
         counts[0] += static_cast<std::int32_t>(rows);

@@ -8,8 +8,8 @@ namespace tritune {
 Index rough_bytes(Index columns);  // of a row's codes
 
 // Rough rows of a table (kind: 0 f32, 1 f16, 2 bf16): codes [V, rough_bytes], scales, errors and norms [V].
-void make_rough(Pool& pool, const std::uint8_t* table, int kind, std::uint8_t* codes, float* scales, float* errors, float* norms,
-                Index columns, Index vocabulary);
+void make_rough(Pool& pool, const std::uint8_t* table, int kind, std::uint8_t* codes, float* scales, float* errors,
+                float* norms, Index columns, Index vocabulary);
 
 Index sampling_logits_scratch_bytes(const Pool& pool, Index rows, Index columns, Index vocabulary);
 

@@ -26,9 +26,10 @@ struct TernaryKernels {
     // The same of the transposed matrix: the first index runs over `count` * 16 matrix rows by fours, the second over
     // the columns of `blocks` lines side by side. stride: lines from 16 matrix rows to the next.
     void (*unpack_columns)(const std::uint8_t* lines, Index stride, Index count, Index blocks, std::uint8_t* tile);
-    // sums i32 [rows, tile_width] (+=, or = if `first`) of `steps` fours of a tile.
+    // sums i32 [rows, tile_width] (+=, or = if `first`) of `steps` fours of a tile. next: as many bytes of the panel that
+    // comes after this one, which are asked for meanwhile.
     void (*multiply_tile)(const std::uint8_t* tile, Index steps, const std::int8_t* panel, Index rows,
-                          std::int32_t* sums, bool first);
+                          std::int32_t* sums, bool first, const std::int8_t* next);
 
     // Puts int8 [columns] into row `row` of a panel of `rows`; returns their sum.
     std::int32_t (*panel_codes)(const std::int8_t* codes, Index columns, Index row, Index rows, std::int8_t* panel);

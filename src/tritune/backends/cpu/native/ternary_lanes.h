@@ -58,6 +58,7 @@ struct Lanes {
         _mm512_storeu_si512(p, first ? s : _mm512_add_epi32(s, _mm512_loadu_si512(p)));
     }
     static inline void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+    static inline void prefetch_far(const std::int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 #elif defined(TRITUNE_ISA_avxvnni) || defined(TRITUNE_ISA_avx2)
@@ -98,6 +99,7 @@ struct Lanes {
         _mm256_storeu_si256(v, first ? s : _mm256_add_epi32(s, _mm256_loadu_si256(v)));
     }
     static inline void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+    static inline void prefetch_far(const std::int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
 #if defined(TRITUNE_ISA_avxvnni)
     static constexpr Index kSpan = Index{1} << 40;
@@ -181,6 +183,7 @@ struct Lanes {
         for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, first ? s.v[i] : vaddq_s32(s.v[i], vld1q_s32(p + 4 * i)));
     }
     static inline void prefetch(const std::uint8_t* p) { __builtin_prefetch(p); }
+    static inline void prefetch_far(const std::int8_t* p) { __builtin_prefetch(p, 0, 2); }
 };
 
 #else
@@ -225,6 +228,7 @@ struct Lanes {
         for (int i = 0; i < 16; ++i) p[i] = first ? s.v[i] : p[i] + s.v[i];
     }
     static inline void prefetch(const std::uint8_t*) {}
+    static inline void prefetch_far(const std::int8_t*) {}
 };
 
 #endif

@@ -68,7 +68,9 @@ TRITUNE_INLINE F load_some(const float* p, Index n) {
     return load(x);
 }
 
-TRITUNE_INLINE void store_some(float* p, F x, Index n) { std::memcpy(p, &x, static_cast<std::size_t>(n) * sizeof(float)); }
+TRITUNE_INLINE void store_some(float* p, F x, Index n) {
+    std::memcpy(p, &x, static_cast<std::size_t>(n) * sizeof(float));
+}
 
 TRITUNE_INLINE F as_float(I x) { return reinterpret_cast<F>(x); }
 TRITUNE_INLINE I as_int(F x) { return reinterpret_cast<I>(x); }
@@ -187,14 +189,18 @@ TRITUNE_INLINE U load_words(const void* p) {
 // sums + products of unsigned bytes a < 64 and signed bytes b, four to a lane.
 TRITUNE_INLINE I dot_bytes(I sums, U a, U b) {
 #if defined(__AVX512VNNI__)
-    return reinterpret_cast<I>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+    return reinterpret_cast<I>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(a),
+                                                   reinterpret_cast<__m512i>(b)));
 #elif defined(__AVXVNNI__)
-    return reinterpret_cast<I>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+    return reinterpret_cast<I>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(a),
+                                                       reinterpret_cast<__m256i>(b)));
 #elif defined(__AVX2__)
-    const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));  // below 2¹⁵
+    const __m256i pairs =
+        _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));  // below 2¹⁵
     return sums + reinterpret_cast<I>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 #elif defined(__ARM_FEATURE_DOTPROD)
-    return reinterpret_cast<I>(vdotq_s32(reinterpret_cast<int32x4_t>(sums), reinterpret_cast<int8x16_t>(a), reinterpret_cast<int8x16_t>(b)));
+    return reinterpret_cast<I>(
+        vdotq_s32(reinterpret_cast<int32x4_t>(sums), reinterpret_cast<int8x16_t>(a), reinterpret_cast<int8x16_t>(b)));
 #else
     const I signed_b = reinterpret_cast<I>(b);
     for (int byte = 0; byte < 4; ++byte) {
@@ -206,6 +212,12 @@ TRITUNE_INLINE I dot_bytes(I sums, U a, U b) {
 #endif
 }
 
+// Fetches what will be read soon, n elements, into the second cache.
+template <class T>
+TRITUNE_INLINE void fetch(const T* p, Index n) {
+    for (Index i = 0; i < n; i += static_cast<Index>(kCacheLine / sizeof(T))) __builtin_prefetch(p + i, 0, 2);
+}
+
 // In place: rows become columns, W × W.
 TRITUNE_INLINE void transpose(F (&rows)[W]) {
     for (int round = 1; round < W; round *= 2) {
@@ -215,7 +227,8 @@ TRITUNE_INLINE void transpose(F (&rows)[W]) {
             const F a = rows[i], b = rows[i + W / 2];
 #if defined(__AVX512F__)
             next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            next[2 * i + 1] =
+                __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 #elif defined(__AVX2__)
             next[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
             next[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
