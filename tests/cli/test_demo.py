@@ -52,7 +52,7 @@ def test_other_folders_are_not_overwritten(cli: Cli, adapter: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_behaviour_is_learned(cli: Cli, tmp_path: Path) -> None:
-    result = cli("demo", "--device", "numpy", "--output", tmp_path / "out")
+    result = cli("demo", "--device", "cpu", "--output", tmp_path / "out")
     assert result.code == 0, result.err
     rows = [row for row in result.out.splitlines() if row.startswith("│")]
     after = " ".join(row.split("│")[3].strip() for row in rows)
