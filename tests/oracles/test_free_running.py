@@ -28,7 +28,7 @@ LARGER: dict[str, dict[str, Any]] = {
         "ffn": 320, "vocab": 320,
     },
 }  # fmt: skip
-INPUTS = {"numpy": 2, "webgpu": 1}  # a software GPU takes its time
+INPUTS = {"numpy": 2, "cpu": 2, "webgpu": 1}  # a software GPU takes its time
 LENGTH = 256
 
 

@@ -80,7 +80,8 @@ def test_every_f16_is_widened_and_every_rounding_kept(cpu, rng, isa):
     halves = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
     x = backend.empty((1, 1 << 16))
     backend.embed(backend.empty((1,), "i32"), backend.table(halves.reshape(1, -1), "f16"), x)
-    np.testing.assert_array_equal(backend.read(x)[0], halves.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # signalling NaNs, on some processors
+        np.testing.assert_array_equal(backend.read(x)[0], halves.astype(np.float32))
     # Rounding happens on the way into the cache; at position 0 the angle is 0.
     from tritune.backends.base import Rows
 
