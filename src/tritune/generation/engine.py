@@ -29,7 +29,7 @@ class Token:
     """A generated token. finish_reason is set on the last one: stop (an eos id) or length (max_tokens)."""
 
     id: int
-    logprob: float  # in the model's own distribution, before temperature and filters
+    logprob: float  # in the model's own distribution, before temperature and filters (see Backend.sampling_logits)
     finish_reason: FinishReason | None
 
 
