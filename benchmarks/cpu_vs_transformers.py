@@ -101,6 +101,7 @@ def theirs(threads: int, figure: str, dtype: str) -> Run:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_MODEL, dtype=getattr(torch, dtype))
+    torch.nn.Module.to(model, getattr(torch, dtype))  # from_pretrained leaves the embedding as it is stored
     if figure == "train":
         lora = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(PROJECTIONS), task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, lora)
