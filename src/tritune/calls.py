@@ -36,8 +36,7 @@ def create_training_state(
     model: Model, adapter: Adapter, *, max_rows: int, start_layer: int = 0, recompute: bool = True
 ) -> TrainingState:
     """Buffers and programs to train an adapter on sequences of at most ``max_rows`` tokens, with its weights loaded."""
-    pool, state = model.training_state(adapter, max_rows, start_layer=start_layer, recompute=recompute)
-    pool.load([adapter])
+    _, state = model.training_state(adapter, max_rows, start_layer=start_layer, recompute=recompute)
     state.clear()
     return state
 

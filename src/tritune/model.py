@@ -133,10 +133,9 @@ class Model:
         """
         tokens = self._checked(token_ids)
         targets = next_token_targets(tokens, trained)
-        pool, state = self.training_state(
+        _, state = self.training_state(
             adapter, bucket_of(len(tokens), 1 << 30), start_layer=start_layer, recompute=recompute
         )
-        pool.load([adapter])
         state.clear()
         padded = np.concatenate([targets, np.full(state.max_rows - len(targets), -1, np.int32)])
         state.forward_backward(MicroBatch([Piece(tokens, 0, 1)], padded))
@@ -156,8 +155,7 @@ class Model:
         dropout: float = 0.0,
         exclusive: bool = False,
     ) -> tuple[AdapterPool, TrainingState]:
-        """A pool holding the adapter, and the buffers and programs to train it; the last one is reused where it
-        fits.
+        """A pool with the adapter's weights loaded, and what it takes to train it; the last one is reused if it fits.
 
         dropout: of the LoRA inputs; its seed and step are read from ``dropout_state``. exclusive: nobody else will
         be given this one.
@@ -181,6 +179,8 @@ class Model:
                 dropout_state=dropout_state,
             )
             found = (key, pool, state)
+        else:
+            found[1].load([adapter])
         if not exclusive:
             self._training = found
         return found[1], found[2]
@@ -209,9 +209,8 @@ class Model:
         """Generate text piece by piece: iterate over the result; then its finish_reason says why it ended.
 
         prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat
-        messages, or
-        token ids. A setting of None means the model's own generation_config, and max_tokens then at most what the
-        context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
+        messages, or token ids. A setting of None means the model's own generation_config, and max_tokens then at most
+        what the context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
         Raises ConfigError, ContextLengthError.
         """
         ids = self.encode_prompt(prompt, raw=raw)
@@ -247,9 +246,7 @@ class Model:
         """
         own = self.generation_defaults
         if temperature is None:
-            temperature = 0.0 if own.do_sample is False else (1.0 if own.do_sample else 0.0)
-            if own.do_sample and own.temperature is not None:
-                temperature = own.temperature
+            temperature = _first(own.temperature, 1.0) if own.do_sample else 0.0
         if max_tokens is None:
             room = self.context_length - prompt_length
             if room < 1:

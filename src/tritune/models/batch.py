@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tritune.backends.base import Backend, Rows
-
-Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True)

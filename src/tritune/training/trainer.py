@@ -50,8 +50,7 @@ def train(
     """Fine-tune a model with LoRA and return the adapter.
 
     rows: a .json or .jsonl file, or a list of rows (Alpaca or chat messages). adapter: one to start from (a copy is
-    trained;
-    ``lora`` must then be None). output: a folder for the adapter, its checkpoints (``checkpoint-<step>``) and
+    trained; ``lora`` must then be None). output: a folder for the adapter, its checkpoints (``checkpoint-<step>``) and
     train.jsonl. Ctrl-C saves what was trained so far (if there is an output) and raises KeyboardInterrupt.
     Raises DataError, ConfigError, AdapterError, TrainingError (three steps in a row with non-finite gradients).
     """
@@ -71,6 +70,12 @@ def _examples(model: Model, rows: Rows, config: TrainConfig) -> tuple[list[Examp
     limit = min(config.max_seq_len, config.batch_tokens, model.context_length)
     built = build_examples(read_rows(rows), model.tokenizer, model.template, limit)
     return built.examples, built.notes(limit)
+
+
+def _batch_rows(examples: Sequence[Example], config: TrainConfig) -> int:
+    """Rows of a micro-batch's buffers: batch_tokens, or fewer where all examples together have fewer."""
+    total = sum(len(example) for example in examples)
+    return min(config.batch_tokens, -(-total // 8) * 8)
 
 
 @dataclass
@@ -101,12 +106,11 @@ class Trainer:
         self.listeners = listeners
         self.stream = BatchStream(examples, config.batch_tokens, config.seed)
         self.total_steps = config.max_steps or self._count_steps()
-        total_rows = sum(len(example) for example in examples)
         self.pool: AdapterPool
         self.state: TrainingState
         self.pool, self.state = model.training_state(
             adapter,
-            min(config.batch_tokens, -(-total_rows // 8) * 8),
+            _batch_rows(examples, config),
             start_layer=config.start_layer,
             recompute=config.recompute,
             dropout=adapter.config.dropout,
@@ -144,7 +148,6 @@ class Trainer:
         return self.adapter
 
     def _reset(self) -> None:
-        self.pool.load([self.adapter])
         self.state.clear()
         self.state.prepare()
 
@@ -245,9 +248,7 @@ def mean_loss(model: Model, adapter: Adapter, rows: Rows, config: TrainConfig | 
     config = config or TrainConfig()
     examples, _ = _examples(model, rows, config)
     stream = BatchStream(examples, config.batch_tokens, config.seed)
-    total = sum(len(example) for example in examples)
-    pool, state = model.training_state(adapter, min(config.batch_tokens, -(-total // 8) * 8))
-    pool.load([adapter])
+    _, state = model.training_state(adapter, _batch_rows(examples, config))
     state.clear()
     for batch in stream.epoch():
         state.forward_loss(micro_batch(batch, state.max_rows))

@@ -91,9 +91,3 @@ def cast(array: Array, dtype: DType) -> Array:
 def same_memory(a: Buffer, b: Buffer) -> bool:
     """Whether two buffers start at the same address."""
     return own_buffer(a).address == own_buffer(b).address
-
-
-def overlapping(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers share memory."""
-    first, second = own_buffer(a), own_buffer(b)
-    return first.address < second.address + second.nbytes and second.address < first.address + first.nbytes
