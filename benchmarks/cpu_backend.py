@@ -9,7 +9,6 @@ python benchmarks/cpu_backend.py --threads 1 2
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import subprocess
 import sys
@@ -18,24 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from random_model import SHAPE_2B4T, RandomSource
+from random_model import SHAPE_2B4T, RandomSource, smaller
+from workload import GB, GIB, RANK, Report, Work, make_adapter, random_tokens, training_step
 
-from tritune.backends.base import OPTIMIZER_SETTINGS
 from tritune.backends.cpu import open_cpu
 from tritune.backends.cpu.backend import CpuBackend
 from tritune.generation import Engine, Engines, GenerationSettings
-from tritune.lora import Adapter, AdapterPool, LoRAConfig
-from tritune.models.batch import Piece
 from tritune.models.bitnet import BitNet
-from tritune.models.config import ModelConfig
-from tritune.models.training_state import MicroBatch, TrainingState, next_token_targets
-from tritune.models.weights import projection_shapes
 
 PROMPT, NEW = 64, 64
 PREFILL = TRAINED = 512
-RANK = 16
-GB, GIB = 1e9, 2**30
 FIGURES = ("decode", "prefill", "lora", "train")
 
 
@@ -46,54 +37,6 @@ class Machine:
     read: float  # bytes
     dot: float  # 8-bit multiply-adds
     fma: float  # float32 multiply-adds
-
-
-@dataclass(frozen=True)
-class Work:
-    """Multiply-adds of a token, and bytes that it reads, by what they are."""
-
-    ternary: float
-    head: float
-    lora: float
-    ternary_bytes: float
-    head_bytes: float
-    lora_bytes: float
-
-    @classmethod
-    def of(cls, backend: CpuBackend, model: BitNet, rank: int) -> Work:
-        """The head's bytes are those that greedy sampling reads."""
-        config = model.config
-        shapes = projection_shapes(config).values()
-        weights = [w for layer in model.layers for w in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        lora = config.num_layers * rank * sum(rows + columns for rows, columns in shapes)
-        return cls(
-            ternary=config.num_layers * sum(rows * columns for rows, columns in shapes),
-            head=config.vocab_size * config.hidden_size,
-            lora=lora,
-            ternary_bytes=sum(weight.nbytes for weight in weights),
-            head_bytes=backend.sampling_bytes(model.head),
-            lora_bytes=4 * lora,
-        )
-
-
-def attention(config: ModelConfig, rows: int) -> float:
-    """Multiply-adds of causal attention over ``rows`` rows in all layers, forward."""
-    return config.num_layers * config.num_heads * config.head_dim * rows * (rows + 1)
-
-
-class Report:
-    """Prints the lines."""
-
-    def __init__(self, threads: int, device: str) -> None:
-        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        self._tail = [device, found.stdout.strip() or "unknown"]
-        self._threads = threads
-        self._out = csv.writer(sys.stdout)
-
-    def row(self, figure: str, value: float, unit: str, most: float | None = None) -> None:
-        beside = ["", ""] if most is None else [f"{most:.4g}", f"{value / most:.3f}"]
-        self._out.writerow([figure, self._threads, f"{value:.5g}", unit, *beside, *self._tail])
-        sys.stdout.flush()
 
 
 class Peak:
@@ -137,7 +80,7 @@ def settings(tokens: int) -> GenerationSettings:
 
 def decode(engine: Engine, seed: int) -> float:
     """Tokens a second after the first."""
-    prompt = np.random.default_rng(seed).integers(0, engine.state.model.config.vocab_size, PROMPT).tolist()
+    prompt = random_tokens(engine.state.model.config, PROMPT, seed)
     tokens = engine.generate(prompt, settings(NEW))
     next(tokens)
     start = time.perf_counter()
@@ -147,7 +90,7 @@ def decode(engine: Engine, seed: int) -> float:
 
 def prefill(engine: Engine, seed: int) -> float:
     """Tokens of a prompt a second, up to the first new token."""
-    prompt = np.random.default_rng(seed).integers(0, engine.state.model.config.vocab_size, PREFILL).tolist()
+    prompt = random_tokens(engine.state.model.config, PREFILL, seed)
     start = time.perf_counter()
     next(engine.generate(prompt, settings(1)))
     return PREFILL / (time.perf_counter() - start)
@@ -159,53 +102,26 @@ def median(run: Callable[[int], float], repeats: int) -> float:
     return statistics.median(run(seed) for seed in range(repeats))
 
 
-def make_adapter(config: ModelConfig) -> Adapter:
-    """All seven projections; B is not zero."""
-
-    class Named:
-        name = config.name
-
-        def __init__(self) -> None:
-            self.config = config
-
-    adapter = Adapter.create(Named(), LoRAConfig(rank=RANK))
-    adapter.parameters[:] = np.random.default_rng(1).standard_normal(adapter.parameters.size, np.float32) * 0.02
-    return adapter
-
-
-def training_step(backend: CpuBackend, model: BitNet) -> Callable[[int], float]:
+def timed_training_step(backend: CpuBackend, model: BitNet) -> Callable[[int], float]:
     """A function that takes a step and returns tokens a second."""
-    adapter = make_adapter(model.config)
-    pool = AdapterPool.for_adapters(backend, [adapter])
-    state = TrainingState(model, pool, pool.flat, max_rows=TRAINED, max_sequences=1)
-    numbers = dict.fromkeys(OPTIMIZER_SETTINGS, 0.0) | {
-        "lr": 1e-5,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "clip": 1.0,
-    }
-    numbers |= {"one_minus_beta1": 0.1, "one_minus_beta2": 0.001}
-    backend.write(state.settings, np.array(list(numbers.values()), np.float32))
+    step = training_step(backend, model, TRAINED)
 
-    def step(seed: int) -> float:
-        tokens = np.random.default_rng(seed).integers(0, model.config.vocab_size, TRAINED).tolist()
-        batch = MicroBatch([Piece(tokens, 0, 1)], next_token_targets(tokens, np.ones(TRAINED, np.bool_)))
+    def timed(seed: int) -> float:
         start = time.perf_counter()
-        state.forward_backward(batch, update=True)
-        state.read_totals()
+        step(seed)
+        backend.synchronize()
         return TRAINED / (time.perf_counter() - start)
 
-    return step
+    return timed
 
 
 def measure(threads: int, figures: list[str], repeats: int, layers: int | None) -> None:
     """All figures of a number of threads, in this process."""
     peak = Peak()
     backend = open_cpu(threads)
-    report = Report(threads, backend.description)
+    report = Report(backend.description, threads)
     machine = measure_machine(backend, report)
-    config = SHAPE_2B4T if layers is None else SHAPE_2B4T.__class__(**{**vars(SHAPE_2B4T), "num_layers": layers})
+    config = smaller(SHAPE_2B4T, layers)
     start = time.perf_counter()
     model = BitNet(backend, RandomSource(config))
     report.row("load (random weights made and packed)", time.perf_counter() - start, "s")
@@ -213,7 +129,7 @@ def measure(threads: int, figures: list[str], repeats: int, layers: int | None) 
     peak.reset()
     engines = Engines(model, 1024, "f16")
     engine = engines.get(None)
-    work = Work.of(backend, model, RANK)
+    work = Work.of(model, head_bytes=backend.sampling_bytes(model.head))
     plain = None
     if "decode" in figures or "lora" in figures:
         plain = median(lambda seed: decode(engine, seed), repeats)
@@ -222,7 +138,7 @@ def measure(threads: int, figures: list[str], repeats: int, layers: int | None) 
         report.row("peak memory, decode", peak.gib(), "GiB above the interpreter")
     if "prefill" in figures:
         speed = median(lambda seed: prefill(engine, seed), repeats)
-        seconds = PREFILL * work.ternary / machine.dot + attention(config, PREFILL) / machine.fma
+        seconds = PREFILL * work.ternary / machine.dot + work.attention(PREFILL) / machine.fma
         report.row(f"prefill {PREFILL}", speed, "tokens/s", PREFILL / seconds)
         report.row("peak memory, prefill", peak.gib(), "GiB above the interpreter")
     if "lora" in figures and plain is not None:
@@ -235,9 +151,9 @@ def measure(threads: int, figures: list[str], repeats: int, layers: int | None) 
     engines.clear()
     if "train" in figures:
         peak.reset()
-        speed = median(training_step(backend, model), repeats)
+        speed = median(timed_training_step(backend, model), repeats)
         by_dot = 2 * TRAINED * work.ternary  # forward, and again in backward
-        by_fma = TRAINED * (work.ternary + 2 * work.head + 4 * work.lora) + 4.5 * attention(config, TRAINED)
+        by_fma = TRAINED * (work.ternary + 2 * work.head + 4 * work.lora) + 4.5 * work.attention(TRAINED)
         report.row(f"training step, LoRA rank {RANK}, {TRAINED} tokens", speed, "tokens/s",
                    TRAINED / (by_dot / machine.dot + by_fma / machine.fma))  # fmt: skip
         report.row("peak memory, training", peak.gib(), "GiB above the interpreter")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,24 @@ SHIFT = 4099
 """Layer i's codes begin i times this far into one pool of random codes: a prime, so that no two matrices are equal."""
 
 
+TABLE_SHIFT = 65521
+"""The same for the embedding, of which a pool of normal numbers is laid down again and again."""
+
+
+def smaller(config: ModelConfig, layers: int | None = None, scale: int = 1) -> ModelConfig:
+    """A model of fewer layers, its widths divided by ``scale``: for a quick look."""
+    hidden, heads = config.head_dim * max(1, config.num_heads // scale), max(1, config.num_heads // scale)
+    return replace(
+        config,
+        num_layers=config.num_layers if layers is None else layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=max(1, heads * config.num_kv_heads // config.num_heads),
+        intermediate_size=-(-config.intermediate_size // (64 * scale)) * 64,
+        vocab_size=-(-config.vocab_size // (64 * scale)) * 64,
+    )
+
+
 class RandomSource(ModelSource):
     """Ternary codes, norm gains near 1, and a bf16 embedding of standard deviation 0.02, from one seed."""
 
@@ -41,13 +61,16 @@ class RandomSource(ModelSource):
         self._codes = self._rng.integers(-1, 2, largest + SHIFT * (7 * config.num_layers + 1), np.int8)
 
     def embedding(self) -> FloatTable:
-        """Made anew at each call, a piece at a time."""
+        """Made anew at each call, from a pool of normal numbers."""
         config = self.config
-        bits = np.empty((config.vocab_size, config.hidden_size), np.uint16)
-        for start in range(0, len(bits), 4096):
-            piece = bits[start : start + 4096]
-            values = self._rng.standard_normal(piece.shape, np.float32) * np.float32(0.02)
-            piece[...] = values.view(np.uint32) >> 16
+        size = config.vocab_size * config.hidden_size
+        values = self._rng.standard_normal(min(size, 1 << 23), np.float32) * np.float32(0.02)
+        pool = (values.view(np.uint32) >> 16).astype(np.uint16)
+        bits = np.empty(size, np.uint16)
+        for number, start in enumerate(range(0, size, pool.size)):
+            part = bits[start : start + pool.size]
+            part[...] = np.roll(pool, number * TABLE_SHIFT)[: part.size]
+        bits = bits.reshape(config.vocab_size, config.hidden_size)
         return FloatTable(bits, "bf16")
 
     def head(self) -> FloatTable | None:

@@ -47,6 +47,11 @@ class Arena:
                 return offset
         return None
 
+    @property
+    def unused(self) -> bool:
+        """Whether no byte is taken."""
+        return self.free == [(0, self.size)]
+
     def give_back(self, offset: int, size: int) -> None:
         """Return a range, joined with its free neighbours."""
         insort(self.free, (offset, size))

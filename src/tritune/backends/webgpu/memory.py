@@ -122,11 +122,15 @@ class Memory:
                 self._lock.release()
 
     def _give_back_returned(self) -> None:
-        """Return dropped blocks to their arenas; an arena made for one large buffer goes back to the driver."""
+        """Return dropped blocks to their arenas. An arena that nobody uses goes back to the driver, unless it is small
+        and the only one: what comes and goes again and again should find its place."""
         while self._returned:
             arena, offset, size = self._returned.popleft()
             arena.give_back(offset, size)
-            if size > self._device.options.arena_bytes and arena.free == [(0, arena.size)]:
+            if not arena.unused:
+                continue
+            large = arena.size > self._device.options.arena_bytes
+            if large or any(other.unused for other in self._arenas if other is not arena):
                 self._arenas.remove(arena)
                 self.destroy_buffer(arena.handle, arena.size)
 

@@ -1,0 +1,246 @@
+"""The WebGPU backend on random weights of the 2B-4T shape: decode, prefill, training, LoRA's cost, memory, start-up.
+
+Beside each figure stands its floor: the bytes that it must move at the device's copy bandwidth, or the operations that
+it must do at the rate of a plain f32 matrix product, both measured in the same run. Memory is the sum of all buffers
+at that moment. One CSV line a figure: figure, value, unit, the most that the floor allows, the figure's share of that,
+device, commit.
+
+python benchmarks/webgpu.py                                       # all figures, on the best GPU
+python benchmarks/webgpu.py --figures decode train-512            # some of them
+python benchmarks/webgpu.py --device webgpu --layers 2 --scale 10 # a look at the script itself, on a software driver
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ceilings import Ceilings, measure_ceilings, timed
+from random_model import SHAPE_2B4T, RandomSource, smaller
+from workload import GB, GIB, RANK, Report, Work, make_adapter, random_tokens, training_step
+
+from tritune.backends.webgpu import open_webgpu
+from tritune.backends.webgpu.backend import WebGPUBackend
+from tritune.backends.webgpu.buffers import WebGPUBuffer
+from tritune.generation import Engine, Engines, GenerationSettings
+from tritune.lora import Adapter, AdapterPool
+from tritune.models.batch import Piece
+from tritune.models.bitnet import BitNet, Layer
+from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
+from tritune.models.config import ModelConfig
+from tritune.models.inference import InferenceState
+
+CONTEXT = 4096
+PROMPT = 64
+BATCH = 16
+Thing = TypeVar("Thing")
+
+
+@dataclass
+class Bench:
+    """What a figure needs."""
+
+    backend: WebGPUBackend
+    model: BitNet
+    work: Work
+    most: Ceilings
+    report: Report
+    options: argparse.Namespace
+
+    def memory(self, figure: str) -> None:
+        self.report.row(f"memory, {figure}", self.backend.stats.bytes_allocated / GIB, "GiB")
+
+    def median(self, run: Callable[[int, int], float], count: int, least: int = 1) -> float:
+        """Of runs of ``count`` (tokens, steps) with a seed each, after one of the ``least`` count to warm up.
+
+        There are ``--repeats`` of them, fewer where they take longer than ``--seconds``.
+        """
+        run(1000, least)
+        found, start = [run(0, count)], time.perf_counter()
+        while len(found) < self.options.repeats and time.perf_counter() - start < self.options.seconds:
+            found.append(run(len(found), count))
+        return statistics.median(found)
+
+    def adapter(self, seed: int = 1) -> Adapter:
+        return make_adapter(self.model.config, seed)
+
+
+def random_model(backend: WebGPUBackend, config: ModelConfig) -> BitNet:
+    """One layer of random weights goes the way of a real one; the others are copies of what it became.
+
+    So each layer has memory of its own, as it must be for the figures to be true, and the model is there in seconds.
+    """
+    model = BitNet(backend, RandomSource(replace(config, num_layers=1)))
+    model.config = config
+    first, contents = model.layers[0], dict[int, Any]()
+    model.layers += [copied(backend, first, contents) for _ in range(config.num_layers - 1)]
+    return model
+
+
+def copied(backend: WebGPUBackend, thing: Thing, contents: dict[int, Any]) -> Thing:
+    """A layer, a weight or a buffer in memory of its own, with the same contents; those are read once."""
+    if isinstance(thing, WebGPUBuffer):
+        if id(thing) not in contents:
+            contents[id(thing)] = backend.read(thing)
+        other: Any = backend.empty(thing.shape, thing.dtype)
+        backend.write(other, contents[id(thing)])
+        return other
+    if isinstance(thing, tuple | list):
+        return type(thing)(copied(backend, item, contents) for item in thing)
+    if not hasattr(thing, "__dict__"):
+        return thing
+    other = copy.copy(thing)
+    for name, value in vars(thing).items():
+        if isinstance(thing, Layer) or isinstance(value, WebGPUBuffer | tuple | list):
+            object.__setattr__(other, name, copied(backend, value, contents))
+    return other
+
+
+# -- decode ---------------------------------------------------------------------------------------------------------
+def decode(bench: Bench, engine: Engine, name: str, lora_bytes: float) -> float:
+    """Tokens a second after the first, greedy, context 64 to 64 + new; the floor reads everything once a token."""
+
+    def run(seed: int, new: int) -> float:
+        tokens = engine.generate(random_tokens(bench.model.config, PROMPT, seed), GenerationSettings(max_tokens=new))
+        next(tokens)
+        return (new - 1) / timed(lambda: sum(1 for _ in tokens))
+
+    new, work = bench.options.new, bench.work
+    speed = bench.median(run, new, least=4)
+    read = work.ternary_bytes + work.head_bytes + lora_bytes + work.cache_bytes(PROMPT + new / 2)
+    bench.report.row(f"decode {name}, context {PROMPT} to {PROMPT + new}", speed, "tokens/s", bench.most.copy / read)
+    bench.memory(f"decode {name}")
+    return speed
+
+
+def decode_figures(bench: Bench) -> None:
+    engines = Engines(bench.model, CONTEXT, "f16")
+    plain = decode(bench, engines.get(None), "without adapter", 0)
+    engines.clear()
+    adapted = decode(bench, engines.get(bench.adapter()), f"with LoRA, rank {RANK}", bench.work.lora_bytes)
+    bench.report.row("LoRA's cost in decode", 100 * (plain / adapted - 1), "% of the time without")
+
+
+def batch_figures(bench: Bench) -> None:
+    """Sequences of the same length side by side, each with an adapter of its own."""
+    model, backend, new = bench.model, bench.backend, bench.options.new
+    pool = AdapterPool.for_adapters(backend, [bench.adapter(seed) for seed in range(BATCH)])
+    cache = KVCache(backend, model.config, BATCH * -(-(PROMPT + new) // BLOCK_SIZE))
+    state = InferenceState(model, cache, max_rows=PROMPT * 2, max_sequences=BATCH, adapters=pool)
+
+    def run(seed: int, new: int) -> float:
+        sequences = [CachedSequence(cache) for _ in range(BATCH)]
+        for slot, sequence in enumerate(sequences, 1):
+            tokens = random_tokens(model.config, PROMPT, seed * BATCH + slot)
+            sequence.extend(tokens)
+            state.forward([Piece(tokens, 0, slot, 1.0, sequence.blocks)])
+        fresh = [0] * BATCH
+
+        def step() -> None:
+            pieces: list[Piece] = []
+            for slot, (sequence, token) in enumerate(zip(sequences, fresh, strict=True), 1):
+                start = len(sequence.tokens)
+                sequence.extend([token])
+                pieces.append(Piece([token], start, slot, 1.0, sequence.blocks))
+            fresh[:] = state.forward_and_sample(pieces).tokens.tolist()
+
+        step()
+        return BATCH * (new - 1) / timed(lambda: [step() for _ in range(new - 1)])
+
+    speed, work = bench.median(run, new, least=4), bench.work
+    each = work.lora_bytes + work.cache_bytes(PROMPT + new / 2)
+    read = work.ternary_bytes + work.head_bytes + BATCH * each
+    name = f"decode batch {BATCH}, {BATCH} adapters"
+    bench.report.row(name, speed, "tokens/s", BATCH * bench.most.copy / read)
+    bench.memory(name)
+
+
+# -- prefill and training -------------------------------------------------------------------------------------------
+def prefill_figures(bench: Bench, rows: int) -> None:
+    """Tokens of a prompt a second, up to the first new token, with an adapter."""
+    engines = Engines(bench.model, CONTEXT, "f16")
+    engine = engines.get(bench.adapter())
+
+    def run(seed: int, _: int) -> float:
+        prompt = random_tokens(bench.model.config, rows, seed)
+        return rows / timed(lambda: next(engine.generate(prompt, GenerationSettings(max_tokens=1))))
+
+    speed, work = bench.median(run, 1), bench.work
+    products = rows * (work.ternary + work.lora) + work.attention(rows) + work.head
+    bench.report.row(f"prefill {rows}", speed, "tokens/s", rows * bench.most.flops / (2 * products))
+    bench.memory(f"prefill {rows}")
+
+
+def train_figures(bench: Bench, sequences: int, rows: int, recompute: bool) -> None:
+    """Rows a second of optimizer steps that follow each other without waiting."""
+    step = training_step(bench.backend, bench.model, rows, sequences=sequences, recompute=recompute)
+    total, work = sequences * rows, bench.work
+
+    def run(seed: int, count: int) -> float:
+        def steps() -> None:
+            for number in range(count):
+                step(seed * count + number)
+            bench.backend.synchronize()
+
+        return count * total / timed(steps)
+
+    speed, again = bench.median(run, bench.options.steps), 1 if recompute else 0
+    products = total * ((2 + again) * work.ternary + 2 * work.head + (3 + again) * work.lora)
+    products += sequences * (3.5 + again) * work.attention(rows)
+    name = f"training step {sequences} x {rows}, {'recomputing' if recompute else 'keeping activations'}"
+    bench.report.row(name, speed, "tokens/s", total * bench.most.flops / (2 * products))
+    bench.memory(name)
+
+
+FIGURES: dict[str, Callable[[Bench], None]] = {
+    "train-512": lambda bench: train_figures(bench, 1, 512, recompute=True),
+    "train-512-keep": lambda bench: train_figures(bench, 1, 512, recompute=False),
+    "train-8x512": lambda bench: train_figures(bench, 8, 512, recompute=True),
+    "decode": decode_figures,
+    "decode-16": batch_figures,
+    "prefill-512": lambda bench: prefill_figures(bench, 512),
+    "prefill-2048": lambda bench: prefill_figures(bench, 2048),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="webgpu")
+    parser.add_argument("--figures", nargs="+", choices=list(FIGURES), default=list(FIGURES))
+    parser.add_argument("--repeats", type=int, default=3, help="of which the median counts, after one to warm up")
+    parser.add_argument("--seconds", type=float, default=4, help="after which a figure is not repeated any more")
+    parser.add_argument("--new", type=int, default=448, help="tokens that are decoded")
+    parser.add_argument("--steps", type=int, default=4, help="optimizer steps that are timed together")
+    parser.add_argument("--layers", type=int, help="fewer layers than the 2B-4T has")
+    parser.add_argument("--scale", type=int, default=1, help="divides all widths")
+    parser.add_argument("--commit", help="where the tree is no git repository")
+    options = parser.parse_args()
+
+    start = time.perf_counter()
+    backend = open_webgpu(options.device)
+    report = Report(backend.description, commit=options.commit)
+    report.row("start-up, device opened", time.perf_counter() - start, "s")
+    model = random_model(backend, smaller(SHAPE_2B4T, options.layers, options.scale))
+    backend.synchronize()
+    report.row("start-up, random weights on the device", time.perf_counter() - start, "s")
+    next(Engines(model, CONTEXT, "f16").get(None).generate([1, 2, 3], GenerationSettings(max_tokens=1)))
+    report.row("start-up, first token", time.perf_counter() - start, "s")
+    most = measure_ceilings(backend.device)
+    report.row("copy, read and written", most.copy / GB, "GB/s")
+    report.row("f32 matrix product", most.flops / GB, "GFLOP/s")
+    bench = Bench(backend, model, Work.of(model), most, report, options)
+    for figure in options.figures:
+        gc.collect()
+        FIGURES[figure](bench)
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()
