@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.data.examples import Example
+from tritune.data.examples import Item
 from tritune.errors import ConfigError
 
 OPEN_BINS = 32  # batches that are filled side by side; more waste less room, and mix the order of the shuffle more
@@ -46,8 +46,9 @@ class BatchPosition:
     batch: int = 0
 
 
-def pack(examples: Sequence[Example]) -> Batch:
-    """One batch of ``examples``, in order."""
+def pack(items: Sequence[Item]) -> Batch:
+    """One batch of examples, or of pairs (chosen, then rejected), in order."""
+    examples = [example for item in items for example in item.sequences]
     lengths = np.array([len(example) for example in examples], np.int32)
     q_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     tokens = np.concatenate([example.tokens for example in examples]).astype(np.int32)
@@ -88,7 +89,7 @@ class BatchStream:
     """Micro-batches of epoch after epoch without end; ``position`` may be stored, and a stream begun from it."""
 
     def __init__(
-        self, examples: Sequence[Example], max_tokens: int, seed: int, position: BatchPosition | None = None
+        self, examples: Sequence[Item], max_tokens: int, seed: int, position: BatchPosition | None = None
     ) -> None:
         """Raises ConfigError when there is no example, or one is longer than ``max_tokens``."""
         if not examples:

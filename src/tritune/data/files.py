@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
-from tritune.data.rows import BadRow, Row, RowCounts, describe, kind_of
+from tritune.data.counts import RowCounts
+from tritune.data.fields import BadRow, describe
+from tritune.data.rows import EXPECTED, Row, kind_of
 from tritune.errors import DataError
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "val", "eval"), "test": ("test",)}
@@ -62,10 +64,7 @@ def _verify(numbered: Sequence[_Numbered], name: str, place: str) -> tuple[list[
     kind = kind_of(objects)
     if kind is None and objects:
         keys = ", ".join(sorted(str(key)[:40] for key in objects[0])[:20]) or "none"
-        raise DataError(
-            f"{name}: rows with the keys {keys} are not supported; expected messages, or instruction and output, "
-            "or prompt and completion, or text"
-        )
+        raise DataError(f"{name}: rows with the keys {keys} are not supported; expected {EXPECTED}")
     rows: list[Row] = []
     refused = RowCounts()
     for row, (line, value) in enumerate(numbered, start=1):

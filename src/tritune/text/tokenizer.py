@@ -8,6 +8,7 @@ reaches, so text from outside (a chat message, a row of training data) can never
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -99,6 +100,12 @@ class Tokenizer:
         from tritune.text.gguf_vocab import read_gguf_vocab
 
         return Tokenizer(read_gguf_vocab(metadata, source))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of all that decides which ids a text becomes."""
+        spec = [self._library_spec, self.add_bos, sorted(self._named.items()), sorted(self._special.items())]
+        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of ``text``, without BOS. ``special``: read special tokens' strings as those tokens; else as plain text.
