@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def staged(path: Path, data: bytes) -> Generator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Generator[Path]:
+    """A folder under a temporary name to fill; it gets its own name at the end, and is removed if that is not reached.
+
+    Raises InputError when there is something at ``path`` already, or the system refuses.
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path}: cannot be written: it is there already; expected a new name or an empty folder")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        sync_folder(temporary)
+        if path.exists():
+            path.rmdir()
+        replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {reason(error)}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def replace(source: Path, target: Path) -> None:

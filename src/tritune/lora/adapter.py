@@ -72,16 +72,24 @@ class Adapter:
 
     @classmethod
     def load(cls, path: str | Path, model: HasConfig) -> Adapter:
-        """Read a PEFT directory, strictly. Raises AdapterError if it is damaged, not supported, or for another size."""
-        from tritune.lora.peft import load_adapter
+        """Read an adapter made for ``model``, strictly: a PEFT or mlx-lm directory, a GGUF LoRA file or Hesper's file.
+
+        The content tells the format. Raises AdapterError if it is damaged, not supported, or for another size.
+        """
+        from tritune.lora.files import load_adapter
 
         return load_adapter(Path(path), model.config, model.name)
 
-    def save(self, path: str | Path) -> None:
-        """Write a PEFT directory, atomically; an adapter that is already there is replaced."""
-        from tritune.lora.peft import save_adapter
+    def save(self, path: str | Path, format: str = "peft") -> None:
+        """Write an adapter, atomically; one that is already there is replaced (but not a directory of mlx-lm).
 
-        save_adapter(self, Path(path))
+        format: ``peft`` (a directory, the native form), ``mlx`` (a new directory), ``gguf`` or ``hesper`` (a file). In
+        GGUF and mlx-lm, scales that the format has no field for are multiplied into B. Raises AdapterError for what the
+        format cannot hold, ConfigError for an unknown format.
+        """
+        from tritune.lora.files import save_adapter
+
+        save_adapter(self, Path(path), format)
 
     @property
     def num_parameters(self) -> int:
