@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import tritune
 from tritune.assets import DEMO_HELDOUT_ROWS, DEMO_ROWS
-from tritune.training import Listener, StepLog, mean_loss
+from tritune.training import Callback, StepLog, mean_loss
 
 Row = Callable[[str, float, str], None]
 
 QUESTIONS = ("What is the capital of Italy?", "What is the opposite of hot?", "Name a baby dog.")
 
 
-class Losses(Listener):
+class Losses(Callback):
     """Keeps what the run logs."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def main() -> None:
     untrained = mean_loss(model, tritune.Adapter.create(model), DEMO_HELDOUT_ROWS, config)
     submits = model.backend.stats.submits
     start = time.perf_counter()
-    adapter = tritune.train(model, DEMO_ROWS, tritune.LoRAConfig(), config, listeners=[losses])
+    adapter = tritune.train(model, DEMO_ROWS, tritune.LoRAConfig(), config, callbacks=[losses])
     seconds = time.perf_counter() - start
     row("train", sum(log.rows for log in losses.logs) / seconds, "tokens/s")
     row("train, submits per step", (model.backend.stats.submits - submits) / options.steps, "")

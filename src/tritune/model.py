@@ -61,7 +61,14 @@ def load(
         raise ConfigError(f"context: expected a number >= 1, found {context}")
     source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id, progress=progress)
     backend = open_backend(device, threads)
-    return Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
+    model = Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
+    model.loaded_with = {
+        "model": path_or_id,
+        "device": backend.name if device == "auto" else device,
+        "threads": threads,
+        "chat_template": chat_template,
+    }
+    return model
 
 
 class Model:
@@ -86,6 +93,8 @@ class Model:
         self.device_model = BitNet(backend, source, activations)
         # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
         self._engines = Engines(self.device_model, self.context_length, "f32" if activations == "float" else kv_dtype)
+        self.loaded_with: Mapping[str, str | Path | int | None] = {}
+        """What ``load`` was called with, for the record of a run."""
         self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None
 
     @property
@@ -153,14 +162,15 @@ class Model:
         start_layer: int = 0,
         recompute: bool = True,
         dropout: float = 0.0,
+        own_b_settings: bool = False,
         exclusive: bool = False,
     ) -> tuple[AdapterPool, TrainingState]:
         """A pool with the adapter's weights loaded, and what it takes to train it; the last one is reused if it fits.
 
-        dropout: of the LoRA inputs; its seed and step are read from ``dropout_state``. exclusive: nobody else will
-        be given this one.
+        dropout: of the LoRA inputs; its seed and step are read from ``dropout_state``. own_b_settings: the optimizer
+        reads ``settings_b`` for B. exclusive: nobody else will be given this one.
         """
-        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute, dropout)
+        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute, dropout, own_b_settings)
         found = self._training if self._training is not None and self._training[0] == key else None
         self._training = None
         if found is None:
@@ -177,6 +187,7 @@ class Model:
                 start_layer=start_layer,
                 recompute=recompute,
                 dropout_state=dropout_state,
+                b_start=pool.layout.b_start if own_b_settings else None,
             )
             found = (key, pool, state)
         else:

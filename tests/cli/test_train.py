@@ -165,7 +165,7 @@ def test_output_that_cannot_be_is_one_line(train: Cli, rows: Path) -> None:
 
 
 def wait_for_step(folder: Path, process: object) -> None:
-    log = folder / "train.jsonl"
+    log = folder / "log.jsonl"
     while process.poll() is None:  # type: ignore[attr-defined]
         if log.exists() and '"event": "step"' in log.read_text():
             return
@@ -186,7 +186,7 @@ def test_ctrl_c_saves_and_says_so(tiny: Path, model: tritune.Model, tmp_path: Pa
     assert "Traceback" not in result.err
     last = result.err.splitlines()[-1]
     assert last.startswith("stopped; the adapter after ")
-    assert last.endswith(f"saved in {out}")
+    assert last.endswith(f"saved in {out}; go on with --resume auto")
     saved = tritune.Adapter.load(out, model)
     fresh = tritune.Adapter.create(model, tritune.LoRAConfig(), seed=42)
     assert (saved.parameters != fresh.parameters).any()

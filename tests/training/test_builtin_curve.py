@@ -14,7 +14,7 @@ from tritune.assets import BUILTIN_MODEL
 from tritune.backends.base import Backend
 from tritune.backends.numpy import NumpyBackend
 from tritune.data import read_rows
-from tritune.training import Listener, StepLog, mean_loss
+from tritune.training import Callback, StepLog, mean_loss
 
 ASSETS = Path(tritune.assets.__file__).parent
 LORA = LoRAConfig(rank=8, alpha=16)
@@ -22,7 +22,7 @@ LORA = LoRAConfig(rank=8, alpha=16)
 CONFIG = TrainConfig(lr=1e-3, max_steps=20, batch_tokens=48, max_seq_len=48, log_every=1, recompute=False)
 
 
-class Losses(Listener):
+class Losses(Callback):
     """The loss of every step."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ def held_out(count: int = 4) -> list[dict[str, object]]:
 def run(model: Model) -> tuple[list[float], float]:
     """Losses of the steps, and the loss of the held-out rows after them."""
     heard = Losses()
-    adapter = train(model, ASSETS / "demo.jsonl", LORA, CONFIG, listeners=[heard])
+    adapter = train(model, ASSETS / "demo.jsonl", LORA, CONFIG, callbacks=[heard])
     return heard.values, mean_loss(model, adapter, held_out(), CONFIG)
 
 

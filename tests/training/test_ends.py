@@ -15,14 +15,14 @@ from tiny_chat import chat_rows, strong_adapter
 from tritune import Adapter, AdapterError, LoRAConfig, Model, TrainConfig, TrainingError, train
 from tritune.lora import AdapterPool
 from tritune.models.training_state import MicroBatch, TrainingState
-from tritune.training import Listener, StepLog
+from tritune.training import Callback, RunEnd, StepLog
 
 ROWS = chat_rows(10)
 LORA = LoRAConfig(rank=2, alpha=4)
 CONFIG = TrainConfig(lr=1e-2, max_steps=6, batch_tokens=64, max_seq_len=64, log_every=1, schedule="constant", warmup=0)
 
 
-class Interrupts(Listener):
+class Interrupts(Callback):
     """Acts after a step; keeps what was told."""
 
     def __init__(self, at: int, by_signal: bool = False) -> None:
@@ -40,7 +40,7 @@ class Interrupts(Listener):
     def on_save(self, path: Path, step: int) -> None:
         self.saved.append((path, step))
 
-    def on_end(self) -> None:
+    def on_end(self, end: RunEnd) -> None:
         self.ended += 1
 
 
@@ -61,13 +61,14 @@ def poison(monkeypatch: pytest.MonkeyPatch, steps: set[int], value: float = floa
 def test_an_interrupt_saves_what_was_trained_so_far(model: Model, tmp_path: Path, by_signal: bool) -> None:
     heard = Interrupts(at=3, by_signal=by_signal)
     with pytest.raises(KeyboardInterrupt):
-        train(model, ROWS, LORA, CONFIG, output=tmp_path, listeners=[heard])
-    assert heard.saved == [(tmp_path, 3)]
+        train(model, ROWS, LORA, CONFIG, output=tmp_path, callbacks=[heard])
+    assert heard.saved == [(tmp_path / "checkpoint-3", 3), (tmp_path, 3)]
     assert heard.ended == 1
     expected = train(model, ROWS, LORA, replace(CONFIG, max_steps=3))
     np.testing.assert_array_equal(Adapter.load(tmp_path, model).parameters, expected.parameters)
-    records = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
-    assert records[-1] == {"event": "save", "step": 3, "path": str(tmp_path)}
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert records[-2] == {"event": "save", "step": 3, "path": str(tmp_path)}
+    assert (records[-1]["event"], records[-1]["step"], records[-1]["reason"]) == ("end", 3, "interrupted")
 
 
 def test_an_interrupt_without_an_output_writes_nothing(
@@ -76,7 +77,7 @@ def test_an_interrupt_without_an_output_writes_nothing(
     monkeypatch.chdir(tmp_path)
     heard = Interrupts(at=1)
     with pytest.raises(KeyboardInterrupt):
-        train(model, ROWS, LORA, CONFIG, listeners=[heard])
+        train(model, ROWS, LORA, CONFIG, callbacks=[heard])
     assert heard.saved == []
     assert list(tmp_path.iterdir()) == []
 
@@ -85,7 +86,7 @@ def test_the_model_is_usable_after_an_interrupt(model: Model) -> None:
     expected = train(model, ROWS, LORA, replace(CONFIG, max_steps=2))
     answer = model.generate("hello", max_tokens=5)
     with pytest.raises(KeyboardInterrupt):
-        train(model, ROWS, LORA, CONFIG, listeners=[Interrupts(at=2)])
+        train(model, ROWS, LORA, CONFIG, callbacks=[Interrupts(at=2)])
     assert model.generate("hello", max_tokens=5) == answer
     again = train(model, ROWS, LORA, replace(CONFIG, max_steps=2))
     np.testing.assert_array_equal(again.parameters, expected.parameters)
@@ -102,17 +103,18 @@ def test_three_bad_steps_in_a_row_end_the_run(
     poison(monkeypatch, {2, 3, 4}, value)
     heard = Interrupts(at=-1)
     with pytest.raises(TrainingError, match=r"^step 4: the gradients of 3 steps in a row were not finite; .*$"):
-        train(model, ROWS, LORA, CONFIG, output=tmp_path, listeners=[heard])
+        train(model, ROWS, LORA, CONFIG, output=tmp_path, callbacks=[heard])
     assert heard.saved == []
     assert heard.ended == 1
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
-    assert {path.name for path in tmp_path.iterdir()} == {*before, "train.jsonl"}
+    told = {"log.jsonl", "config.yaml", "environment.json"}
+    assert {path.name for path in tmp_path.iterdir()} == before.keys() | told
 
 
 def test_bad_steps_are_skipped_counted_and_leave_no_trace(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Logs(Listener):
+    class Logs(Callback):
         def __init__(self) -> None:
             self.logs: list[StepLog] = []
 
@@ -122,11 +124,11 @@ def test_bad_steps_are_skipped_counted_and_leave_no_trace(
     heard = Logs()
     with monkeypatch.context() as patch:
         poison(patch, {2, 3, 5})
-        adapter = train(model, ROWS, LORA, CONFIG, output=tmp_path, listeners=[heard])
+        adapter = train(model, ROWS, LORA, CONFIG, output=tmp_path, callbacks=[heard])
     assert [log.skipped_steps for log in heard.logs] == [0, 1, 2, 2, 3, 3]
     assert np.isfinite(adapter.parameters).all()
     assert [bool(np.isnan(log.loss)) for log in heard.logs] == [False, True, True, False, True, False]
-    text = (tmp_path / "train.jsonl").read_text()
+    text = (tmp_path / "log.jsonl").read_text()
     records = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [record["loss"] is None for record in records if record["event"] == "step"] == [
         False, True, True, False, True, False,
@@ -134,7 +136,7 @@ def test_bad_steps_are_skipped_counted_and_leave_no_trace(
 
 
 def test_the_loss_of_a_log_leaves_the_bad_steps_out(numpy_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Last(Listener):
+    class Last(Callback):
         log: StepLog | None = None
 
         def on_log(self, log: StepLog) -> None:
@@ -142,7 +144,7 @@ def test_the_loss_of_a_log_leaves_the_bad_steps_out(numpy_model: Model, monkeypa
 
     heard = Last()
     poison(monkeypatch, {2})
-    train(numpy_model, ROWS, LORA, replace(CONFIG, max_steps=3, log_every=3), listeners=[heard])
+    train(numpy_model, ROWS, LORA, replace(CONFIG, max_steps=3, log_every=3), callbacks=[heard])
     assert heard.log is not None
     assert 0 < heard.log.loss < 12
     assert heard.log.skipped_steps == 1

@@ -10,7 +10,7 @@ import pytest
 from tiny_chat import bytes_in_use, open_chat_model
 from tritune import LoRAConfig, Model, TrainConfig, train
 from tritune.backends.base import Backend
-from tritune.training import Listener, RunStart
+from tritune.training import Callback, RunStart
 
 ROWS = [
     {"messages": [{"role": "user", "content": "hi " * (1 + n % 5)}, {"role": "assistant", "content": "ok " * (1 + n)}]}
@@ -19,7 +19,7 @@ ROWS = [
 CONFIG = TrainConfig(max_steps=9, batch_tokens=96, max_seq_len=96, log_every=100, grad_accumulation=2)
 
 
-class Counts(Listener):
+class Counts(Callback):
     """Submits and device objects at the start and after every step."""
 
     def __init__(self, model: Model) -> None:
@@ -43,7 +43,7 @@ class Counts(Listener):
 def test_a_micro_batch_is_one_submit(model: Model, change: dict[str, int], dropout: float) -> None:
     heard = Counts(model)
     config = replace(CONFIG, **change)  # type: ignore[arg-type]
-    train(model, ROWS, LoRAConfig(rank=4, dropout=dropout), config, listeners=[heard])
+    train(model, ROWS, LoRAConfig(rank=4, dropout=dropout), config, callbacks=[heard])
     steps = [after - before for before, after in pairwise(heard.submits)]
     assert steps == [config.grad_accumulation] * 9
     assert heard.objects == [heard.objects[0]] * 10

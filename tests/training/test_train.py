@@ -12,14 +12,14 @@ import pytest
 from tiny_chat import chat_rows, open_chat_model, strong_adapter
 from tritune import Adapter, ConfigError, DataError, LoRAConfig, Model, TrainConfig, train
 from tritune.backends.base import Backend
-from tritune.training import Listener, RunStart, StepLog, mean_loss
+from tritune.training import Callback, RunStart, StepLog, mean_loss
 
 ROWS = chat_rows(12)
 LORA = LoRAConfig(rank=4, alpha=8)
 CONFIG = TrainConfig(lr=1e-2, max_steps=8, batch_tokens=128, max_seq_len=64, log_every=1, warmup=0, schedule="constant")
 
 
-class Losses(Listener):
+class Losses(Callback):
     """Collects every log."""
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class Losses(Listener):
 
 def losses(model: Model, config: TrainConfig, lora: LoRAConfig = LORA) -> list[float]:
     heard = Losses()
-    train(model, ROWS, lora, config, listeners=[heard])
+    train(model, ROWS, lora, config, callbacks=[heard])
     return heard.values
 
 
 def test_the_loss_falls_also_on_rows_that_were_held_out(model: Model) -> None:
     heard = Losses()
     config = replace(CONFIG, max_steps=20)
-    adapter = train(model, ROWS, LORA, config, listeners=[heard])
+    adapter = train(model, ROWS, LORA, config, callbacks=[heard])
     assert np.mean(heard.values[-3:]) < 0.5 * heard.values[0]
     held_out = chat_rows(16)[12:]
     fresh = Adapter.create(model, LORA, seed=0)
@@ -68,12 +68,12 @@ def test_accumulation_equals_one_large_batch(model: Model) -> None:
     config = replace(CONFIG, lr=1e-3, max_steps=1)
     whole = train(model, rows, LORA, replace(config, batch_tokens=2048))
     counted = Losses()
-    train(model, rows, LORA, replace(config, batch_tokens=64, max_steps=0), listeners=[counted])
+    train(model, rows, LORA, replace(config, batch_tokens=64, max_steps=0), callbacks=[counted])
     parts = len(counted.logs)
     assert parts > 3
     heard = Losses()
     small = replace(config, batch_tokens=64, grad_accumulation=parts)
-    accumulated = train(model, rows, LORA, small, listeners=[heard])
+    accumulated = train(model, rows, LORA, small, callbacks=[heard])
     assert heard.logs[0].tokens == sum(log.tokens for log in counted.logs)
     for name, tensor in accumulated.tensors().items():
         np.testing.assert_allclose(tensor, whole.tensors()[name], atol=2e-5, err_msg=name)
@@ -105,8 +105,8 @@ def test_dropout_changes_training_but_not_what_is_measured(model: Model) -> None
     assert np.array_equal(start.parameters, dropped.parameters)
     assert mean_loss(model, start, ROWS, config) == mean_loss(model, dropped, ROWS, config)
     heard, other = Losses(), Losses()
-    train(model, ROWS, config=config, adapter=start, listeners=[heard])
-    train(model, ROWS, config=config, adapter=dropped, listeners=[other])
+    train(model, ROWS, config=config, adapter=start, callbacks=[heard])
+    train(model, ROWS, config=config, adapter=dropped, callbacks=[other])
     assert heard.values[0] != other.values[0]
     assert other.values[0] == pytest.approx(heard.values[0], rel=0.3)
     assert mean_loss(model, start, ROWS, config) == mean_loss(model, dropped, ROWS, config)
@@ -127,7 +127,7 @@ def test_each_micro_batch_has_a_mask_of_its_own(numpy_model: Model) -> None:
     start = strong_adapter(numpy_model, dropout=0.5)
     heard = Losses()
     config = replace(CONFIG, lr=1e-12, weight_decay=0, batch_tokens=1024, max_steps=3)
-    train(numpy_model, ROWS[:1], config=config, adapter=start, listeners=[heard])
+    train(numpy_model, ROWS[:1], config=config, adapter=start, callbacks=[heard])
     assert len(set(heard.values)) == 3
 
 
@@ -154,7 +154,7 @@ def test_training_goes_on_from_an_adapter_and_leaves_it_as_it_was(model: Model) 
     first = train(model, ROWS, LORA, config)
     before = first.parameters.copy()
     heard = Losses()
-    second = train(model, ROWS, config=config, adapter=first, listeners=[heard])
+    second = train(model, ROWS, config=config, adapter=first, callbacks=[heard])
     assert np.array_equal(first.parameters, before)
     assert second is not first
     assert heard.values[0] < 0.8 * losses(model, config)[0]
@@ -169,7 +169,7 @@ def test_recomputation_changes_nothing(numpy_model: Model) -> None:
 
 
 def test_the_seed_orders_the_rows(numpy_model: Model) -> None:
-    class Order(Listener):
+    class Order(Callback):
         def __init__(self) -> None:
             self.tokens: list[int] = []
 
@@ -181,7 +181,7 @@ def test_the_seed_orders_the_rows(numpy_model: Model) -> None:
     orders: list[list[int]] = []
     for seed in (1, 1, 2):
         heard = Order()
-        train(numpy_model, rows, LORA, replace(config, seed=seed), listeners=[heard])
+        train(numpy_model, rows, LORA, replace(config, seed=seed), callbacks=[heard])
         orders.append(heard.tokens)
     assert orders[0] == orders[1] != orders[2]
 
@@ -190,7 +190,7 @@ def test_epochs_and_accumulation_make_the_steps(numpy_model: Model) -> None:
     def steps(**change: object) -> tuple[int, list[float]]:
         heard = Losses()
         config = replace(CONFIG, max_steps=0, batch_tokens=64, **change)  # type: ignore[arg-type]
-        train(numpy_model, ROWS, LORA, config, listeners=[heard])
+        train(numpy_model, ROWS, LORA, config, callbacks=[heard])
         assert heard.start is not None
         assert heard.start.total_steps == len(heard.logs) == heard.logs[-1].step
         return len(heard.logs), [log.epoch for log in heard.logs]
@@ -222,10 +222,10 @@ def test_a_listener_may_measure_in_the_middle_of_a_run(model: Model) -> None:
     config = replace(CONFIG, max_steps=4)
     fresh = Adapter.create(model, LORA)
 
-    class Measures(Listener):
+    class Measures(Callback):
         def on_step(self, step: int) -> None:
             mean_loss(model, fresh, ROWS, config)
 
     plain = train(model, ROWS, LORA, config)
-    measured = train(model, ROWS, LORA, config, listeners=[Measures()])
+    measured = train(model, ROWS, LORA, config, callbacks=[Measures()])
     np.testing.assert_array_equal(measured.parameters, plain.parameters)

@@ -13,7 +13,7 @@ from tritune.cli.settings import DEFAULTS, LORA, TRAIN, Layers, TargetModules, k
 from tritune.errors import ConfigError
 from tritune.formats.fields import is_integer, is_number, short
 
-TEXTS = ("model", "data", "output", "adapter", "device", "chat_template")
+TEXTS = ("model", "data", "eval_data", "output", "adapter", "resume", "device", "chat_template")
 """Flags of ``train`` besides the settings of LoRAConfig and TrainConfig; and ``threads``, a number."""
 
 MAX_BYTES = 1 << 20
@@ -91,6 +91,7 @@ def _check_of(field: str) -> Check:
     special: dict[str, Check] = {
         "target_modules": _target_modules,
         "layers": _layers,
+        "sample_prompts": _texts,
         "threads": _integer,
         "rank_pattern": _pattern_of(_integer),
         "alpha_pattern": _pattern_of(_number),
@@ -104,6 +105,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("text")
     return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items: list[object] = list(cast("list[object]", value)) if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in items):
+        raise ValueError("a list of texts")
+    return tuple(str(item) for item in items)
 
 
 def _boolean(value: Any) -> bool:

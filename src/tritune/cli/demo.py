@@ -96,7 +96,9 @@ def _run(model: Model, lora: LoRAConfig, config: TrainConfig, folder: Path) -> t
 
     note("asking before …")
     before = _look(model, None, config)
-    adapter = tritune.train(model, DEMO_ROWS, lora, config, output=folder, listeners=[TerminalProgress()])
+    adapter = tritune.train(
+        model, DEMO_ROWS, lora, config, output=folder, overwrite=True, callbacks=[TerminalProgress()]
+    )
     note("asking after …")
     return before, adapter, _look(model, adapter, config)
 

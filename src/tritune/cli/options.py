@@ -108,13 +108,17 @@ def say_what_is_missing(device: str) -> None:
         note(f"the CPU computes through NumPy, slowly: {facts['cpu']['problem']}")
 
 
-def checked_output(output: Path, overwrite: bool) -> Path:
-    """The output folder, if nothing that is in it would be lost. Raises ConfigError."""
+def checked_output(output: Path, overwrite: bool, resume: str | None = None) -> Path:
+    """The output folder, if nothing that is in it would be lost; a run that is resumed goes on in it. Raises
+    ConfigError."""
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: is a file; expected a folder or a new name")
-    names = ("adapter_config.json", "adapter_model.safetensors", "train.jsonl")
+    names = ("adapter_config.json", "adapter_model.safetensors", "log.jsonl")
     found = [name for name in names if (output / name).exists()]
-    found += [path.name for path in sorted(output.glob("checkpoint-*"))]
+    checkpoints = [path.name for path in sorted(output.glob("checkpoint-*"))]
+    found += checkpoints
+    if resume is not None and (checkpoints or "adapter_config.json" not in found):
+        return output  # the library looks at the checkpoints; a run that was killed before its first one begins again
     if found and not overwrite:
         raise ConfigError(f"--output {output}: holds {found[0]} of another run; give --overwrite or another folder")
     return output

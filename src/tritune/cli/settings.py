@@ -52,6 +52,26 @@ class Layers(click.ParamType[Any]):
         return tuple(layers)
 
 
+class PatternItem(click.ParamType[Any]):
+    """``NAME=NUMBER``: a module's name or pattern, and the rank or alpha that it gets."""
+
+    name = "pattern"
+
+    def __init__(self, number: type[int] | type[float]) -> None:
+        self.number = number
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if not isinstance(value, str):
+            return value
+        pattern, _, number = value.rpartition("=")
+        try:
+            return (
+                (pattern, self.number(number)) if pattern else self.fail(f"{value!r} has no module's name", param, ctx)
+            )
+        except ValueError:
+            self.fail(f"{value!r}: expected a name and a number, such as q_proj=8", param, ctx)
+
+
 @dataclass(frozen=True)
 class Setting:
     """A field of a config dataclass, its flags and its help."""
@@ -74,17 +94,28 @@ LORA = (
     Setting(
         "layers", ("--layers", "--layers-to-transform"), "Layers that get an adapter, such as 0-3,7.  [default: all]"
     ),
+    Setting(
+        "rank_pattern",
+        ("--rank-pattern",),
+        "Another rank for some projections, such as q_proj=8 or layers.0.mlp.up_proj=4; may be given repeatedly.",
+    ),
+    Setting("alpha_pattern", ("--alpha-pattern",), "Another alpha for some projections; may be given repeatedly."),
 )
 
 TRAIN = (
     Setting("lr", ("--learning-rate", "--lr"), "Learning rate after the warmup."),
     Setting("epochs", ("--epochs", "--num-train-epochs"), "Passes over the rows; may be a fraction."),
     Setting("max_steps", ("--max-steps", "--iters"), "Optimizer steps; 0 = as many as the epochs have."),
-    Setting("batch_tokens", ("--batch-tokens",), "Most tokens of a micro-batch of packed rows."),
+    Setting("batch_tokens", ("--batch-tokens",), "Tokens of packed rows in a batch."),
+    Setting(
+        "micro_batch_tokens",
+        ("--micro-batch-tokens",),
+        "Tokens that go through the model at once; 0 = the batch, or the largest part of it that fits the memory.",
+    ),
     Setting(
         "grad_accumulation",
         ("--grad-accumulation", "--gradient-accumulation-steps", "--grad-accumulation-steps"),
-        "Micro-batches of an optimizer step.",
+        "Batches of an optimizer step.",
     ),
     Setting(
         "max_seq_len",
@@ -100,7 +131,30 @@ TRAIN = (
     Setting("eps", ("--eps", "--adam-epsilon"), "AdamW's epsilon."),
     Setting("seed", ("--seed",), "Seed of the first weights, the order of the rows and dropout."),
     Setting("log_every", ("--log-every", "--logging-steps"), "Steps between two readings of the loss."),
-    Setting("save_every", ("--save-every", "--save-steps"), "Steps between two checkpoints; 0 = only at the end."),
+    Setting(
+        "save_every",
+        ("--save-every", "--save-steps", "--steps-per-save"),
+        "Steps between two checkpoints; 0 = only the best and the last.",
+    ),
+    Setting("keep", ("--keep", "--save-total-limit"), "Newest checkpoints to keep; the best one stays besides."),
+    Setting(
+        "eval_every",
+        ("--eval-every", "--eval-steps", "--steps-per-eval"),
+        "Steps between two evaluations of the held-out rows; 0 = ten times in the run.",
+    ),
+    Setting(
+        "eval_split",
+        ("--eval-split", "--val-set-size"),
+        "Rows of the data to hold out and evaluate: below 1 a share, from 1 their number; 0 = none.",
+    ),
+    Setting(
+        "patience",
+        ("--patience", "--early-stopping-patience"),
+        "Stop after so many evaluations without a lower loss; 0 = never.",
+    ),
+    Setting("sample_prompts", ("--sample-prompt",), "A prompt to answer at each evaluation; may be given repeatedly."),
+    Setting("sample_tokens", ("--sample-tokens",), "Most tokens of such an answer."),
+    Setting("lora_plus_ratio", ("--lora-plus-ratio", "--loraplus-lr-ratio"), "Learning rate of B / that of A (LoRA+)."),
     Setting("start_layer", ("--start-layer",), "Layers below this one are not trained."),
     Setting(
         "recompute",
@@ -127,9 +181,16 @@ def flag_type(field: str) -> click.ParamType[Any]:
         "target_modules": TargetModules(),
         "layers": Layers(),
         "schedule": click.Choice(SCHEDULES),
+        "rank_pattern": PatternItem(int),
+        "alpha_pattern": PatternItem(float),
+        "sample_prompts": click.STRING,
     }
     plain: dict[type, click.ParamType[Any]] = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
     return special.get(field) or plain[type(DEFAULTS[field])]
+
+
+def _as_dict(_context: click.Context, _option: click.Parameter, items: Any) -> dict[str, Any]:
+    return dict(items)
 
 
 def setting_options(settings: tuple[Setting, ...]) -> Callable[[Command], Command]:
@@ -138,12 +199,15 @@ def setting_options(settings: tuple[Setting, ...]) -> Callable[[Command], Comman
     def decorate(command: Command) -> Command:
         for setting in reversed(settings):
             default = DEFAULTS[setting.field]
+            many = isinstance(default, (dict, tuple))
             command = click.option(
                 *setting.flags,
                 setting.field,
                 type=flag_type(setting.field),
-                default=default,
-                show_default=True,
+                default=() if many else default,
+                multiple=many,
+                callback=_as_dict if isinstance(default, dict) else None,
+                show_default=not many,
                 help=setting.help,
             )(command)
         return command

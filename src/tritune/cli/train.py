@@ -26,7 +26,10 @@ from tritune.cli.settings import LORA, TRAIN, setting_options, split
 from tritune.errors import ConfigError
 from tritune.lora.config import LoRAConfig
 from tritune.training.config import TrainConfig
-from tritune.training.events import Listener
+from tritune.training.events import Callback
+from tritune.training.run_folder import CONFIG_NAME
+
+OUTPUT = "adapter"
 
 SHOWN_PROMPT = 80
 """Most characters of a prompt in the command that is shown at the end."""
@@ -35,8 +38,25 @@ SHOWN_PROMPT = 80
 @click.command()
 @model_option
 @click.option("-d", "--data", metavar="FILE", help="Rows to train on, .jsonl or .json.  [required]")
-@click.option("-o", "--output", default="adapter", show_default=True, metavar="DIR", help="Where the adapter goes.")
+@click.option(
+    "--eval-data", metavar="FILE", help="Held-out rows, whose loss is measured as training goes on (or --eval-split)."
+)
+@click.option(
+    "-o",
+    "--output",
+    default=OUTPUT,
+    show_default=True,
+    metavar="DIR",
+    help="Where the adapter, its checkpoints and the log go.",
+)
 @overwrite_option
+@click.option(
+    "--resume",
+    "--resume-from-checkpoint",
+    metavar="PATH|auto",
+    help="Go on from a checkpoint, or (auto) from the newest one in the output folder, if there is one. The settings "
+    "are those of the run, unless flags or --config say otherwise.",
+)
 @click.option("-a", "--adapter", metavar="DIR", help="Start from this adapter, with its rank, alpha and targets.")
 @setting_options(LORA)
 @setting_options(TRAIN)
@@ -49,15 +69,17 @@ def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any
     """Fine-tune a model with LoRA.
 
     The rows are chat messages or instructions, one JSON object a line; only the answers are trained. The adapter is
-    written in PEFT's format. Ctrl-C saves what was trained so far.
+    written in PEFT's format: the one with the lowest loss on the held-out rows, or without such rows the last one.
+    Ctrl-C saves what was trained so far. `tritune train -c DIR/config.yaml` repeats the run of a folder.
     """
     chosen = (read_config_file(config) if config else {}) | _given(context)
+    chosen = _of_resumed_run(chosen.get("resume"), chosen, read=config is None) | chosen
     values = context.params | chosen
     lora, settings = LoRAConfig(**split(values, LoRAConfig)), TrainConfig(**split(values, TrainConfig))
     _check_start(values["adapter"], list(split(chosen, LoRAConfig)))
-    output = checked_output(Path(values["output"]), overwrite)
+    output = checked_output(Path(values["output"]), overwrite, values["resume"])
     prompt = _first_prompt(values["data"], context)
-    saved = _run(values, lora, settings, output)
+    saved = _run(values, lora, settings, output, overwrite)
     _show_end(saved, values, prompt)
 
 
@@ -65,6 +87,15 @@ def _given(context: click.Context) -> dict[str, Any]:
     """The flags that stand on the command line."""
     source = context.get_parameter_source
     return {name: value for name, value in context.params.items() if source(name) is ParameterSource.COMMANDLINE}
+
+
+def _of_resumed_run(resume: str | None, chosen: dict[str, Any], read: bool) -> dict[str, Any]:
+    """The settings of the run that is resumed, and its folder to go on writing to."""
+    if resume is None:
+        return {}
+    folder = Path(chosen.get("output", OUTPUT)) if resume == "auto" else Path(resume).resolve().parent
+    written = folder / CONFIG_NAME
+    return {"output": str(folder)} | (read_config_file(written) if read and written.is_file() else {})
 
 
 def _check_start(adapter: str | None, lora_settings: list[str]) -> None:
@@ -91,7 +122,7 @@ def _first_prompt(data: str | None, context: click.Context) -> str:
     return text if 0 < len(text) <= SHOWN_PROMPT and text.isprintable() else "Hello!"
 
 
-class _Saved(Listener):
+class _Saved(Callback):
     """Remembers the last save of a run."""
 
     def __init__(self) -> None:
@@ -102,7 +133,7 @@ class _Saved(Listener):
         self.path, self.step = path, step
 
 
-def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output: Path) -> Path:
+def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output: Path, overwrite: bool) -> Path:
     import tritune
     from tritune.training import TerminalProgress
 
@@ -117,13 +148,19 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
             None if start else lora,
             settings,
             adapter=start,
+            eval_data=values["eval_data"],
             output=output,
-            listeners=[TerminalProgress(), saved],
+            resume=values["resume"],
+            overwrite=overwrite,
+            callbacks=[TerminalProgress(), saved],
         )
     except KeyboardInterrupt:
         if saved.path is None:
             stop("stopped; nothing was trained, nothing is saved", INTERRUPTED)
-        stop(f"stopped; the adapter after {saved.step} steps is saved in {saved.path}", INTERRUPTED)
+        stop(
+            f"stopped; the adapter after {saved.step} steps is saved in {saved.path}; go on with --resume auto",
+            INTERRUPTED,
+        )
     return output
 
 

@@ -35,6 +35,11 @@ class Layout:
     b_offsets: Mapping[GroupKey, int]
     size: int
 
+    @property
+    def b_start(self) -> int:
+        """Where the first B begins: every A lies before it."""
+        return min(self.b_offsets.values())
+
     def a_shape(self, group: str) -> tuple[int, int, int]:
         """[E, P * rank, K]."""
         spec = self.groups[group]

@@ -27,6 +27,34 @@ class Adapters(Protocol):
 
 
 @dataclass(frozen=True)
+class WithoutDropout:
+    """The same adapters, of whose inputs nothing is dropped: for a loss that is measured and not trained on."""
+
+    adapters: Adapters
+
+    @property
+    def rank(self) -> int:
+        """See Adapters."""
+        return self.adapters.rank
+
+    def adapts(self, layer: int, group: str) -> bool:
+        """See Adapters."""
+        return self.adapters.adapts(layer, group)
+
+    def lora(self, layer: int, group: str, down: Buffer, down_grad: Buffer | None = None) -> LoRA | None:
+        """See Adapters."""
+        return self.adapters.lora(layer, group, down, down_grad)
+
+    def dropout(self, layer: int, group: str) -> Dropout | None:
+        """None."""
+        return None
+
+    def grad(self, flat_grad: Buffer, layer: int, group: str) -> LoRAGrad | None:
+        """See Adapters."""
+        return self.adapters.grad(flat_grad, layer, group)
+
+
+@dataclass(frozen=True)
 class QuantBuffers:
     """Int8 codes and scales of whatever is quantised at the moment; one set serves all linears of all layers."""
 

@@ -9,7 +9,7 @@ By default a block's input is saved and its inside computed again in backward; `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,9 @@ from tritune.errors import ConfigError
 from tritune.models.backward import BackwardBuffers, block_backward
 from tritune.models.batch import Piece, RowBuffers
 from tritune.models.bitnet import BitNet
-from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers
+from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers, WithoutDropout
+from tritune.models.config import ModelConfig
+from tritune.models.linears import linear_groups
 
 HEAD_BYTES = 64 << 20
 """Most memory that the logits of a chunk of rows may take."""
@@ -61,8 +63,12 @@ class TrainingState:
         start_layer: int = 0,
         recompute: bool = True,
         dropout_state: Buffer | None = None,
+        b_start: int | None = None,
     ) -> None:
-        """dropout_state u32 [2]: (seed, step) of the pool's dropout, to be written before each micro-batch."""
+        """dropout_state u32 [2]: (seed, step) of the pool's dropout, to be written before each micro-batch.
+
+        b_start: where B begins in the flat buffers, if it has settings of its own (``settings_b``, for LoRA+).
+        """
         backend, config = model.backend, model.config
         if not 0 <= start_layer < config.num_layers:
             raise ConfigError(f"start_layer {start_layer}: the model has layers 0 … {config.num_layers - 1}")
@@ -77,12 +83,15 @@ class TrainingState:
         self.grads, self.m, self.v = (backend.empty(parameters.shape) for _ in range(3))
         self.totals = backend.empty((len(LOSS_TOTALS),))
         self.settings = backend.empty((len(OPTIMIZER_SETTINGS),))
+        self.b_start = b_start
+        self.settings_b = self.settings if b_start is None else backend.empty((len(OPTIMIZER_SETTINGS),))
         self.optimizer_state = backend.empty((len(OPTIMIZER_STATE),))
         self._saved = self._make_saved()
         self._quant = QuantBuffers.make(backend, config, max_rows)
         self._back = BackwardBuffers.make(backend, config, max_rows, adapters.rank)
         self._head = LossHead(model, max_rows)
-        self._forward = self._record_forward()
+        self._forward = self._record_forward(adapters)
+        self._evaluation: Program | None = None
         self._backward = self._record_backward()
         self._update: Program | None = None
 
@@ -109,23 +118,48 @@ class TrainingState:
 
         update: end the optimizer step in the same submit (write ``settings`` before).
         """
-        self.backend.submit([*self._programs(batch, backward=True), *([self.update_program()] if update else [])])
+        head = self._write(batch, backward=True)
+        update_programs = [self.update_program()] if update else []
+        self.backend.submit([self._forward, head, self._backward, *update_programs])
 
     def forward_loss(self, batch: MicroBatch) -> None:
-        """Add a micro-batch's loss and number of trained tokens, without a gradient."""
-        self.backend.submit(self._programs(batch, backward=False))
+        """Add a micro-batch's loss and number of trained tokens, without dropout and without a gradient."""
+        head = self._write(batch, backward=False)
+        self.backend.submit([self.evaluation_program(), head])
 
-    def _programs(self, batch: MicroBatch, backward: bool) -> list[Program]:
+    def _write(self, batch: MicroBatch, backward: bool) -> Program:
+        """Describe a batch on the device; the head's program for it."""
         self.rows.write(batch.pieces, self.max_rows)
-        head = self._head.prepare(batch.targets, self._saved.inputs[-1], self.totals, self._back.dx, backward)
-        return [self._forward, head, *([self._backward] if backward else [])]
+        return self._head.prepare(batch.targets, self._saved.inputs[-1], self.totals, self._back.dx, backward)
+
+    def evaluation_program(self) -> Program:
+        """A forward that drops nothing: the training one's where nothing is dropped, else one over the same
+        buffers."""
+        if self._evaluation is None:
+            adapters = self.adapters
+            drops = any(
+                adapters.dropout(layer, group.name) is not None
+                for layer in range(self.model.config.num_layers)
+                for group in linear_groups(self.model.config)
+            )
+            self._evaluation = self._record_forward(WithoutDropout(adapters)) if drops else self._forward
+        return self._evaluation
 
     def update_program(self) -> Program:
         """Norm, clipping, finite check and AdamW; clears the gradients and the step's totals."""
         if self._update is None:
             with self.backend.record() as program:
                 self.backend.global_norm(self.grads, self.totals, self.settings, self.optimizer_state)
-                self.backend.adamw(self.parameters, self.grads, self.m, self.v, self.settings, self.optimizer_state)
+                start = 0
+                parts = [(self.parameters.size, self.settings)]
+                if self.b_start is not None:
+                    parts = [(self.b_start, self.settings), (self.parameters.size, self.settings_b)]
+                for end, settings in parts:
+                    parameters, grads, m, v = (
+                        flat.view(start, (end - start,)) for flat in (self.parameters, self.grads, self.m, self.v)
+                    )
+                    self.backend.adamw(parameters, grads, m, v, settings, self.optimizer_state)
+                    start = end
                 program.fetch(self.totals)
                 program.fetch(self.optimizer_state)
             self._update = program
@@ -143,16 +177,45 @@ class TrainingState:
         for buffer in (self.grads, self.m, self.v, self.totals, self.optimizer_state):
             self.backend.write(buffer, np.zeros(buffer.shape, np.float32))
 
-    def prepare(self) -> None:
+    def read_loss(self) -> tuple[float, int]:
+        """(loss summed over the trained tokens since the last update, their number), which begin anew. Waits."""
+        loss, count = self.backend.read(self.totals)[:2].tolist()
+        self.backend.write(self.totals.view(0, (2,)), np.zeros(2, np.float32))
+        return float(loss), int(count)
+
+    def snapshot(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of what the next step depends on besides the parameters, and of the sums for the log. Waits.
+
+        What was added since the last update is left out.
+        """
+        arrays = {name: np.array(self.backend.read(buffer), np.float32) for name, buffer in self._kept().items()}
+        arrays["totals"][:2] = 0
+        return arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """Go on from a snapshot. Raises ConfigError for one of another adapter's."""
+        self.clear()
+        for name, buffer in self._kept().items():
+            found = arrays[name].shape if name in arrays else None
+            if found != buffer.shape:
+                raise ConfigError(f"optimizer state {name}: expected shape {buffer.shape}, found {found}")
+            self.backend.write(buffer, arrays[name])
+
+    def _kept(self) -> dict[str, Buffer]:
+        return {"m": self.m, "v": self.v, "optimizer_state": self.optimizer_state, "totals": self.totals}
+
+    def prepare(self, evaluation: bool = False) -> None:
         """Make every program now, so that no device object is made in the step loop."""
         self.update_program()
-        self._head.prepare_all(self._saved.inputs[-1], self.totals, self._back.dx)
+        self._head.prepare_all(self._saved.inputs[-1], self.totals, self._back.dx, evaluation)
+        if evaluation:
+            self.evaluation_program()
 
     # -- programs -----------------------------------------------------------------------------------------------------
     def _block(self, index: int) -> BlockBuffers:
         return self._saved.blocks[0 if self.recompute else index]
 
-    def _forward_block(self, index: int, rows: Rows) -> None:
+    def _forward_block(self, index: int, rows: Rows, adapters: Adapters) -> None:
         model, block = self.model, self._block(index)
         x, out = self._saved.inputs[index : index + 2]
         assert block.mid is not None
@@ -162,14 +225,14 @@ class TrainingState:
             self.backend.rope(buffers.qkv, model.rope, rows, *model.heads)
             self.backend.causal_attention(buffers.qkv, rows, buffers.o, buffers.lse, *model.heads)
 
-        model.block(index, rows, x, block.mid, out, block, self._quant, self.adapters, attend)
+        model.block(index, rows, x, block.mid, out, block, self._quant, adapters, attend)
 
-    def _record_forward(self) -> Program:
+    def _record_forward(self, adapters: Adapters) -> Program:
         rows = self.rows.rows
         with self.backend.record() as program:
             self.backend.embed(rows.tokens, self.model.embedding, self._saved.inputs[0])
             for index in range(self.model.config.num_layers):
-                self._forward_block(index, rows)
+                self._forward_block(index, rows, adapters)
         return program
 
     def _record_backward(self) -> Program:
@@ -177,7 +240,7 @@ class TrainingState:
         with self.backend.record() as program:
             for index in range(last, self.start_layer - 1, -1):
                 if self.recompute and index != last:  # the last block's inside is still there
-                    self._forward_block(index, rows)
+                    self._forward_block(index, rows, self.adapters)
                 block_backward(
                     self.model,
                     index,
@@ -240,10 +303,11 @@ class LossHead:
         backend.write(self.coefficients.view(0, (size,)), (goal >= 0).astype(np.float32))
         return self._program(size, hidden, totals, dhidden, backward)
 
-    def prepare_all(self, hidden: Buffer, totals: Buffer, dhidden: Buffer) -> None:
-        """Make the training programs of all sizes."""
+    def prepare_all(self, hidden: Buffer, totals: Buffer, dhidden: Buffer, evaluation: bool) -> None:
+        """Make the training programs of all sizes, and those without a gradient."""
         for size in self.sizes:
-            self._program(size, hidden, totals, dhidden, backward=True)
+            for backward in (True, False) if evaluation else (True,):
+                self._program(size, hidden, totals, dhidden, backward)
 
     def _program(self, size: int, hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool) -> Program:
         key = (size, backward)
@@ -273,6 +337,12 @@ class LossHead:
         if backward:
             backend.rms_norm_backward(gathered, model.final_norm, eps, normed, normed)
             backend.scatter_rows(normed, index, dhidden)
+
+
+def head_bytes(config: ModelConfig, max_rows: int) -> int:
+    """Bytes of a LossHead's buffers."""
+    size = _head_sizes(max_rows)[-1]
+    return size * (16 + 8 * config.hidden_size) + 4 * min(size, _chunk_rows(config.vocab_size)) * config.vocab_size
 
 
 def _chunk_rows(vocab_size: int) -> int:

@@ -1,8 +1,19 @@
 """Fine-tuning: settings, the loop, what it tells."""
 
 from tritune.training.config import TrainConfig
-from tritune.training.events import Listener, RunStart, StepLog
+from tritune.training.events import Callback, EvalLog, RunEnd, RunStart, SampleLog, StepLog
 from tritune.training.progress import TerminalProgress
-from tritune.training.trainer import Trainer, mean_loss, train
+from tritune.training.run import mean_loss, train
 
-__all__ = ["Listener", "RunStart", "StepLog", "TerminalProgress", "TrainConfig", "Trainer", "mean_loss", "train"]
+__all__ = [
+    "Callback",
+    "EvalLog",
+    "RunEnd",
+    "RunStart",
+    "SampleLog",
+    "StepLog",
+    "TerminalProgress",
+    "TrainConfig",
+    "mean_loss",
+    "train",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import Field, dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tritune.errors import ConfigError
 from tritune.formats.fields import short
@@ -18,8 +18,9 @@ SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
 class TrainConfig:
     """Settings of a run; the defaults here are the command line's too. Raises ConfigError for a value out of range.
 
-    An optimizer step trains ``grad_accumulation`` micro-batches of packed sequences, each at most ``batch_tokens``
-    tokens; the loss is the sum over its trained tokens divided by their number, however they fall into micro-batches.
+    An optimizer step trains ``grad_accumulation`` times ``batch_tokens`` tokens of packed sequences, in micro-batches
+    of ``micro_batch_tokens``; the loss is the sum over the step's trained tokens divided by their number, however they
+    fall into micro-batches.
     """
 
     lr: float = 2e-4
@@ -33,17 +34,26 @@ class TrainConfig:
     epochs: float = 1.0
     max_steps: int = 0  # optimizer steps; 0 = as many as the epochs have
     batch_tokens: int = 1024
+    micro_batch_tokens: int = 0  # of one pass through the model; 0 = batch_tokens, or the largest part that fits
     grad_accumulation: int = 1
     max_seq_len: int = 1024  # longer rows are cut from the left of the prompt, or left out
     seed: int = 42
     log_every: int = 10  # optimizer steps between two reads of the loss
-    save_every: int = 0  # optimizer steps between two checkpoints; 0 = only at the end
+    save_every: int = 0  # optimizer steps between two checkpoints; 0 = only the best and the last
+    keep: int = 3  # the newest checkpoints; the best one stays besides
+    eval_every: int = 0  # optimizer steps between two evaluations; 0 = ten times in the run
+    eval_split: float = 0.0  # held-out rows: below 1 a share of the rows, from 1 their number; 0 = none
+    patience: int = 0  # evaluations without a lower loss after which the run stops; 0 = never
+    sample_prompts: tuple[str, ...] = ()  # answered at each evaluation
+    sample_tokens: int = 64  # most tokens of such an answer
+    lora_plus_ratio: float = 1.0  # learning rate of B / that of A (LoRA+: Hayou et al., 2024)
     start_layer: int = 0  # layers below are not trained
     recompute: bool = True  # compute a block's inside again in backward instead of keeping it
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check_type(field, getattr(self, field.name))
+        part = self.micro_batch_tokens
         checks = (
             ("lr", self.lr > 0, "a number > 0"),
             ("beta1", 0 <= self.beta1 < 1, "a number in [0, 1)"),
@@ -56,11 +66,18 @@ class TrainConfig:
             ("epochs", self.epochs > 0, "a number > 0"),
             ("max_steps", self.max_steps >= 0, "a number >= 0 (0 = by epochs)"),
             ("batch_tokens", self.batch_tokens >= 2, "a number >= 2"),
+            ("micro_batch_tokens", part == 0 or 2 <= part <= self.batch_tokens, "0 or a number from 2 to batch_tokens"),
             ("grad_accumulation", self.grad_accumulation >= 1, "a number >= 1"),
             ("max_seq_len", self.max_seq_len >= 2, "a number >= 2"),
             ("seed", 0 <= self.seed < 2**32, "a number in [0, 2^32)"),
             ("log_every", self.log_every >= 1, "a number >= 1"),
-            ("save_every", self.save_every >= 0, "a number >= 0 (0 = only at the end)"),
+            ("save_every", self.save_every >= 0, "a number >= 0 (0 = only the best and the last)"),
+            ("keep", self.keep >= 1, "a number >= 1"),
+            ("eval_every", self.eval_every >= 0, "a number >= 0 (0 = ten times in the run)"),
+            ("eval_split", self.eval_split >= 0, "a number >= 0 (0 = no held-out rows)"),
+            ("patience", self.patience >= 0, "a number >= 0 (0 = off)"),
+            ("sample_tokens", self.sample_tokens >= 1, "a number >= 1"),
+            ("lora_plus_ratio", self.lora_plus_ratio > 0, "a number > 0"),
             ("start_layer", self.start_layer >= 0, "a number >= 0"),
         )
         for name, fine, expected in checks:
@@ -78,10 +95,18 @@ class TrainConfig:
         elif isinstance(default, float):
             fits = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
             expected = "a finite number"
+        elif isinstance(default, tuple):
+            fits = isinstance(value, tuple) and all(isinstance(item, str) for item in cast("tuple[Any, ...]", value))
+            expected = "a tuple of texts"
         else:
             fits, expected = isinstance(value, str), "a name"
         if not fits:
             raise ConfigError(f"{field.name}: expected {expected}, found {short(value)}")
+
+
+def micro_batches_of(config: TrainConfig) -> int:
+    """Micro-batches of an optimizer step."""
+    return config.grad_accumulation * -(-config.batch_tokens // (config.micro_batch_tokens or config.batch_tokens))
 
 
 def warmup_steps(config: TrainConfig, total: int) -> int:

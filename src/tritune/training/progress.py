@@ -9,13 +9,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tritune.training.events import Listener, RunStart, StepLog
+from tritune.training.events import Callback, EvalLog, RunEnd, RunStart, SampleLog, StepLog
 
 SHOWN = 1200
 """Most characters of the first example."""
 
 
-class TerminalProgress(Listener):
+class TerminalProgress(Callback):
     """Prints to a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -28,9 +28,12 @@ class TerminalProgress(Listener):
         print_line(f"device: {escape(start.device)}", highlight=False)
         print_line(
             f"trainable parameters: {start.trainable_parameters:,} · examples: {start.num_examples:,} "
-            f"· optimizer steps: {start.total_steps:,}",
+            + (f"· held out: {start.num_eval_examples:,} " if start.num_eval_examples else "")
+            + f"· optimizer steps: {start.total_steps:,}",
             highlight=False,
         )
+        if start.resumed_step:
+            print_line(f"going on after step {start.resumed_step:,}", highlight=False)
         for note in start.notes:
             print_line(f"[yellow]note:[/] {escape(note)}", highlight=False)
         print_line("first example (trained part in colour, between ⟦ ⟧):", highlight=False)
@@ -45,7 +48,9 @@ class TerminalProgress(Listener):
             TimeRemainingColumn(),
             console=self.console,
         )
-        self._task = self._progress.add_task("training", total=start.total_steps, status="")
+        self._task = self._progress.add_task(
+            "training", total=start.total_steps, completed=start.resumed_step, status=""
+        )
         self._progress.start()
 
     def on_step(self, step: int) -> None:
@@ -66,13 +71,29 @@ class TerminalProgress(Listener):
                 highlight=False,
             )
 
+    def on_eval(self, log: EvalLog) -> None:
+        better = " (the best so far)" if log.best else ""
+        self.console.print(
+            f"step {log.step} held-out loss {log.eval_loss:.4f} perplexity {log.eval_perplexity:.2f}{better}",
+            highlight=False,
+        )
+
+    def on_sample(self, sample: SampleLog) -> None:
+        self.console.print(f"step {sample.step} {escape(sample.prompt)!r} → {escape(sample.text)!r}", highlight=False)
+
     def on_save(self, path: Path, step: int) -> None:
         self.console.print(f"saved the adapter after step {step}: {escape(str(path))}", highlight=False)
 
-    def on_end(self) -> None:
+    def on_end(self, end: RunEnd) -> None:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+        if end.reason == "patience":
+            self.console.print(f"stopped after step {end.step}: the held-out loss falls no more", highlight=False)
+        if end.best_step is not None:
+            self.console.print(
+                f"lowest held-out loss: {end.best_eval_loss:.4f}, after step {end.best_step}", highlight=False
+            )
 
 
 def _coloured(example: str) -> Text:

@@ -6,27 +6,29 @@ finite check stay on the device and are read every log_every steps, so the host 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tritune.backends.base import OPTIMIZER_SETTINGS
-from tritune.data import BatchStream, Example, build_examples, read_rows, show_example
-from tritune.data.batches import Batch
-from tritune.errors import ConfigError, TrainingError
-from tritune.lora import Adapter, AdapterPool, LoRAConfig
+from tritune.data import BatchStream, Example, show_example
+from tritune.data.batches import BatchPosition
+from tritune.errors import TrainingError
+from tritune.lora import Adapter, AdapterPool
+from tritune.lora.types import Floats
 from tritune.model import Model
-from tritune.models.batch import Piece
-from tritune.models.training_state import MicroBatch, TrainingState
-from tritune.training.config import TrainConfig, learning_rate
-from tritune.training.events import Listener, RunStart, StepLog
-from tritune.training.log import JsonlLog
+from tritune.models.training_state import TrainingState
+from tritune.training.checkpoint import Checkpoint, Progress, prune, save_checkpoint
+from tritune.training.config import TrainConfig, learning_rate, micro_batches_of
+from tritune.training.events import Callback, EndReason, EvalLog, RunEnd, RunStart, SampleLog, StepLog
+from tritune.training.heldout import HeldOut, micro_batch
+from tritune.training.interrupts import Interrupts
 
 MAX_SKIPPED = 3
 """Steps in a row whose gradient may be non-finite before the run is stopped."""
@@ -34,223 +36,249 @@ MAX_SKIPPED = 3
 SYNC_SECONDS = 0.5
 """How far the host may run ahead of the device, so that the progress bar tells the truth and Ctrl-C acts soon."""
 
-Rows = str | Path | Sequence[Mapping[str, Any]]
+EVALUATIONS = 10
+"""Of a run whose eval_every is 0."""
 
 
-def train(
-    model: Model,
-    rows: Rows,
-    lora: LoRAConfig | None = None,
-    config: TrainConfig | None = None,
-    *,
-    adapter: Adapter | None = None,
-    output: str | Path | None = None,
-    listeners: Sequence[Listener] = (),
-) -> Adapter:
-    """Fine-tune a model with LoRA and return the adapter.
+@dataclass(frozen=True)
+class Plan:
+    """What a run is made of. ``config.micro_batch_tokens`` is a number that fits the device."""
 
-    rows: a .json or .jsonl file, or a list of rows (Alpaca or chat messages). adapter: one to start from (a copy is
-    trained; ``lora`` must then be None). output: a folder for the adapter, its checkpoints (``checkpoint-<step>``) and
-    train.jsonl. Ctrl-C saves what was trained so far (if there is an output) and raises KeyboardInterrupt.
-    Raises DataError, ConfigError, AdapterError, TrainingError (three steps in a row with non-finite gradients).
-    """
-    if adapter is not None and lora is not None:
-        raise ConfigError("give either an adapter to start from or a LoRAConfig, not both")
-    config = config or TrainConfig()
-    trained = adapter.copy() if adapter is not None else Adapter.create(model, lora, seed=config.seed)
-    if config.start_layer >= model.config.num_layers:
-        raise ConfigError(f"start_layer {config.start_layer}: the model has layers 0 … {model.config.num_layers - 1}")
-    examples, notes = _examples(model, rows, config)
-    folder = None if output is None else Path(output)
-    heard = [*([JsonlLog(folder)] if folder else []), *listeners]
-    return Trainer(model, trained, examples, config, folder, heard).run(notes)
-
-
-def _examples(model: Model, rows: Rows, config: TrainConfig) -> tuple[list[Example], list[str]]:
-    limit = min(config.max_seq_len, config.batch_tokens, model.context_length)
-    built = build_examples(read_rows(rows), model.tokenizer, model.template, limit)
-    return built.examples, built.notes(limit)
-
-
-def _batch_rows(examples: Sequence[Example], config: TrainConfig) -> int:
-    """Rows of a micro-batch's buffers: batch_tokens, or fewer where all examples together have fewer."""
-    total = sum(len(example) for example in examples)
-    return min(config.batch_tokens, -(-total // 8) * 8)
-
-
-@dataclass
-class _Window:
-    """What happened since the last log."""
-
-    since: float
-    rows: int = 0
+    model: Model
+    adapter: Adapter  # trained in place
+    examples: Sequence[Example]
+    held_out: Sequence[Example]
+    config: TrainConfig
+    output: Path | None
+    settings: Mapping[str, Any]  # as checkpoints record them
+    notes: Sequence[str]
+    checkpoint: Checkpoint | None = None  # to go on from
 
 
 class Trainer:
     """One run."""
 
-    def __init__(
-        self,
-        model: Model,
-        adapter: Adapter,
-        examples: list[Example],
-        config: TrainConfig,
-        output: Path | None,
-        listeners: Sequence[Listener],
-    ) -> None:
-        self.model = model
-        self.adapter = adapter
-        self.examples = examples
-        self.config = config
-        self.output = output
-        self.listeners = listeners
-        self.stream = BatchStream(examples, config.batch_tokens, config.seed)
-        self.total_steps = config.max_steps or self._count_steps()
-        self.pool: AdapterPool
-        self.state: TrainingState
-        self.pool, self.state = model.training_state(
-            adapter,
-            _batch_rows(examples, config),
-            start_layer=config.start_layer,
-            recompute=config.recompute,
-            dropout=adapter.config.dropout,
-            exclusive=True,  # a listener may compute a loss of its own in the middle of the run
-        )
+    def __init__(self, plan: Plan, pool: AdapterPool, state: TrainingState, callbacks: Sequence[Callback]) -> None:
+        """pool and state: with the adapter's weights loaded, of nobody else's, for micro-batches as the plan has."""
+        self.plan, self.model, self.config = plan, plan.model, plan.config
+        self.pool, self.state, self.callbacks = pool, state, callbacks
+        self.adapter, self.output = plan.adapter, plan.output
+        self.progress = plan.checkpoint.progress if plan.checkpoint else Progress()
+        position = BatchPosition(self.progress.epoch, self.progress.batch)
+        self.stream = BatchStream(plan.examples, self.config.micro_batch_tokens, self.config.seed, position)
+        self.held_out = HeldOut(plan.held_out, self.config.micro_batch_tokens) if plan.held_out else None
+        self.micro_batches = micro_batches_of(self.config)
+        self.total_steps = self.config.max_steps or self._count_steps()
+        self.eval_every = self.config.eval_every or -(-self.total_steps // EVALUATIONS)
+        self.interrupts = Interrupts()
+        self.best: Floats | None = None  # the parameters of progress.best_step
+        self._saved = self.progress.step if plan.checkpoint else -1
+        self._reason: EndReason = "failed"
 
     def _count_steps(self) -> int:
         whole = int(self.config.epochs)
         counts = [self.stream.num_batches(epoch) for epoch in range(whole + 1)]
         micro = sum(counts[:whole]) + round((self.config.epochs - whole) * counts[whole])
-        return max(1, -(-micro // self.config.grad_accumulation))
+        return max(1, -(-micro // self.micro_batches))
 
-    def run(self, notes: Sequence[str] = ()) -> Adapter:
+    # -- the run ------------------------------------------------------------------------------------------------------
+    def run(self) -> Adapter:
         """Train to the end."""
-        self._reset()
-        self._tell_start(notes)
-        self._start = time.perf_counter()
-        self._window = _Window(self._start)
-        self._last_sync = self._start
-        self._done = 0
+        self.state.clear()
+        self.state.prepare(evaluation=self.held_out is not None)
+        if self.plan.checkpoint is not None:
+            self.state.restore(self.plan.checkpoint.arrays)
+        self._tell(lambda callback: callback.on_start(self._start_event()))
+        self._begun = self._last_sync = self._window_since = time.perf_counter()
         try:
-            for step in range(1, self.total_steps + 1):
-                self._step(step)
-                if step % self.config.log_every == 0 or step == self.total_steps:
-                    self._log(step)
-                if self.config.save_every and step % self.config.save_every == 0 and step < self.total_steps:
-                    self._save(step, checkpoint=True)
-            self._save(self._done, checkpoint=False)
-        except KeyboardInterrupt:
-            self._save(self._done, checkpoint=False)
-            raise
+            with self.interrupts:
+                self._loop()
         finally:
-            for listener in self.listeners:
-                listener.on_end()
+            best = self.progress.best_step
+            end = RunEnd(
+                step=self.progress.step,
+                reason=self._reason,
+                best_step=best if best >= 0 else None,
+                best_eval_loss=self.progress.best_loss if best >= 0 else None,
+            )
+            self._tell(lambda callback: callback.on_end(end))
         return self.adapter
 
-    def _reset(self) -> None:
-        self.state.clear()
-        self.state.prepare()
+    def _loop(self) -> None:
+        try:
+            self._after_step()
+            while self.progress.step < self.total_steps and not self._out_of_patience():
+                self._step()
+                self._after_step()
+            self._reason = "finished" if self.progress.step >= self.total_steps else "patience"
+            self._finish()
+        except KeyboardInterrupt:
+            self._reason = "interrupted"
+            if self.progress.step and not self.interrupts.at_once:
+                self._finish()
+            raise
 
-    def _tell_start(self, notes: Sequence[str]) -> None:
-        start = RunStart(
-            device=self.model.backend.description,
-            num_examples=len(self.examples),
-            total_steps=self.total_steps,
-            trainable_parameters=self.adapter.num_parameters,
-            first_example=show_example(self.examples[0], self.model.tokenizer, "⟦{}⟧".format),
-            notes=notes,
-        )
-        for listener in self.listeners:
-            listener.on_start(start)
-
-    def _step(self, step: int) -> None:
-        self._write_settings(learning_rate(self.config, step - 1, self.total_steps))
-        for index in range(self.config.grad_accumulation):
-            last = index == self.config.grad_accumulation - 1
-            self._write_dropout((step - 1) * self.config.grad_accumulation + index)
+    def _step(self) -> None:
+        """One optimizer step. It counts as done once its update was handed to the device: an interrupt before leaves
+        no trace in what is saved."""
+        progress, rows = self.progress, 0
+        self._write_settings(self.learning_rate(progress.step))
+        for index in range(self.micro_batches):
+            self.interrupts.check()
+            self._write_dropout(progress.micro + index)
             batch = next(self.stream)
+            last = index == self.micro_batches - 1
             self.state.forward_backward(micro_batch(batch, self.state.max_rows), update=last)
-            self._window.rows += len(batch.tokens)
-        self._done = step
+            rows += len(batch.tokens)
+        progress.step += 1
+        progress.micro += self.micro_batches
+        progress.window_rows += rows
+        progress.epoch, progress.batch = self.stream.position.epoch, self.stream.position.batch
         if time.perf_counter() - self._last_sync > SYNC_SECONDS:
             self.model.backend.synchronize()
             self._last_sync = time.perf_counter()
-        for listener in self.listeners:
-            listener.on_step(step)
+        self._tell(lambda callback: callback.on_step(progress.step))
+
+    def _after_step(self) -> None:
+        """What is due now and was not done before the run was stopped."""
+        step, last = self.progress.step, self.progress.step == self.total_steps
+        if self.progress.logged < step and (step % self.config.log_every == 0 or last):
+            self._log()
+        if self.held_out and self.progress.evaluated < step and (step % self.eval_every == 0 or last):
+            self._evaluate(self.held_out)
+        if self.config.save_every and step and step % self.config.save_every == 0:
+            self._checkpoint()
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.worse
+
+    def learning_rate(self, step: int) -> float:
+        """Of optimizer step ``step``, from 0."""
+        return learning_rate(self.config, step, self.total_steps)
 
     def _write_settings(self, lr: float) -> None:
         c = self.config
         values = (lr, c.beta1, c.beta2, c.eps, c.weight_decay, c.clip, 1 - c.beta1, 1 - c.beta2)
         assert len(values) == len(OPTIMIZER_SETTINGS)
         self.model.backend.write(self.state.settings, np.array(values, np.float32))
+        if self.state.b_start is not None:
+            values = (lr * c.lora_plus_ratio, *values[1:])
+            self.model.backend.write(self.state.settings_b, np.array(values, np.float32))
 
     def _write_dropout(self, number: int) -> None:
         state = self.state.dropout_state
         if self.adapter.config.dropout and state is not None:
             self.model.backend.write(state, np.array([self.config.seed, number], np.uint32))
 
-    def _log(self, step: int) -> None:
+    # -- what it tells ------------------------------------------------------------------------------------------------
+    def _tell(self, call: Callable[[Callback], None]) -> None:
+        for callback in self.callbacks:
+            call(callback)
+
+    def _start_event(self) -> RunStart:
+        return RunStart(
+            device=self.model.backend.description,
+            num_examples=len(self.plan.examples),
+            total_steps=self.total_steps,
+            trainable_parameters=self.adapter.num_parameters,
+            first_example=show_example(self.plan.examples[0], self.model.tokenizer, "⟦{}⟧".format),
+            notes=self.plan.notes,
+            num_eval_examples=len(self.plan.held_out),
+            resumed_step=self.progress.step,
+        )
+
+    @contextlib.contextmanager
+    def _paused(self) -> Generator[None]:
+        """What happens inside does not count as time of training."""
+        self.model.backend.synchronize()
+        begun = time.perf_counter()
+        yield
+        self._window_since += time.perf_counter() - begun
+
+    def _log(self) -> None:
         totals, state = self.state.read_totals()
-        now = time.perf_counter()
-        skipped, in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
+        now, progress = time.perf_counter(), self.progress
+        in_a_row = int(state["skipped_in_a_row"])
         if in_a_row >= MAX_SKIPPED:
             raise TrainingError(
-                f"step {step}: the gradients of {in_a_row} steps in a row were not finite; "
+                f"step {progress.step}: the gradients of {in_a_row} steps in a row were not finite; "
                 "the last saved adapter is kept (try a lower lr, or look for broken rows)"
             )
-        epoch = self.stream.position.epoch + self.stream.position.batch / self.stream.num_batches(
-            self.stream.position.epoch
-        )
         log = StepLog(
-            step=step,
+            step=progress.step,
             total_steps=self.total_steps,
-            epoch=round(epoch, 4),
+            epoch=round(progress.epoch + progress.batch / self.stream.num_batches(progress.epoch), 4),
             loss=totals["log_loss"] / totals["log_tokens"] if totals["log_tokens"] else math.nan,
-            lr=learning_rate(self.config, step - 1, self.total_steps),
+            lr=self.learning_rate(progress.step - 1),
             grad_norm=state["grad_norm"],
             tokens=int(totals["log_tokens"]),
-            rows=self._window.rows,
-            seconds=round(now - self._start, 3),
-            tokens_per_second=round(self._window.rows / max(now - self._window.since, 1e-9), 1),
-            skipped_steps=skipped,
+            rows=progress.window_rows,
+            seconds=round(progress.seconds + now - self._begun, 3),
+            tokens_per_second=round(progress.window_rows / max(now - self._window_since, 1e-9), 1),
+            skipped_steps=int(state["skipped"]),
         )
-        self._window = _Window(now)
-        for listener in self.listeners:
-            listener.on_log(log)
+        progress.logged, progress.window_rows, self._window_since = progress.step, 0, now
+        self._tell(lambda callback: callback.on_log(log))
 
-    def _save(self, step: int, checkpoint: bool) -> None:
+    def _evaluate(self, held_out: HeldOut) -> None:
+        progress, step = self.progress, self.progress.step
+        with self._paused():
+            begun = time.perf_counter()
+            loss, tokens = held_out.loss(self.state, self.interrupts.check)
+            seconds = round(time.perf_counter() - begun, 3)
+            # What the model said before it was trained is told, but cannot be the best adapter of the run.
+            best = step > 0 and loss < progress.best_loss
+            if best:
+                progress.best_loss, progress.best_step, progress.worse = loss, step, 0
+                self.best = self._parameters().copy()
+            elif step:
+                progress.worse += 1
+            progress.evaluated = step
+            perplexity = math.exp(loss) if loss < 700 else math.inf
+            log = EvalLog(step, loss, perplexity, tokens, seconds, best)
+            self._tell(lambda callback: callback.on_eval(log))
+            self._sample()
+            if best:
+                self._checkpoint()
+
+    def _sample(self) -> None:
+        if not self.config.sample_prompts:
+            return
+        self.adapter.parameters[:] = self._parameters()
+        for prompt in self.config.sample_prompts:
+            text = self.model.generate(prompt, self.adapter, max_tokens=self.config.sample_tokens)
+            sample = SampleLog(self.progress.step, prompt, text)
+            self._tell(lambda callback, sample=sample: callback.on_sample(sample))
+
+    # -- what it keeps ------------------------------------------------------------------------------------------------
+    def _parameters(self) -> Floats:
         parameters = self.pool.read()
         if not np.isfinite(parameters).all():
             raise TrainingError(
-                f"step {step}: the adapter holds numbers that are not finite; the last saved adapter is kept "
-                "(try a lower lr)"
+                f"step {self.progress.step}: the adapter holds numbers that are not finite; the last saved adapter is "
+                "kept (try a lower lr)"
             )
-        self.adapter.parameters[:] = parameters
-        if self.output is None:
+        return parameters
+
+    def _checkpoint(self) -> None:
+        progress = self.progress
+        if self.output is None or self._saved == progress.step:
             return
-        path = self.output / f"checkpoint-{step}" if checkpoint else self.output
-        self.adapter.save(path)
-        for listener in self.listeners:
-            listener.on_save(path, step)
+        with self._paused():
+            self.adapter.parameters[:] = self._parameters()
+            now = time.perf_counter()
+            progress.seconds, self._begun = progress.seconds + now - self._begun, now
+            path = save_checkpoint(self.output, self.adapter, progress, self.plan.settings, self.state.snapshot())
+            self._saved = progress.step
+            prune(self.output, self.config.keep, progress.best_step)
+        self._tell(lambda callback: callback.on_save(path, progress.step))
 
-
-def micro_batch(batch: Batch, max_rows: int) -> MicroBatch:
-    """A packed batch as the training state takes it; every row uses the pool's first adapter."""
-    starts = batch.q_start.tolist()
-    pieces = [Piece(batch.tokens[a:b].tolist(), 0, 1) for a, b in pairwise(starts)]
-    targets = np.full(max_rows, -1, np.int32)
-    targets[: len(batch.targets)] = batch.targets
-    return MicroBatch(pieces, targets)
-
-
-def mean_loss(model: Model, adapter: Adapter, rows: Rows, config: TrainConfig | None = None) -> float:
-    """Loss per trained token of rows, without training: of held-out rows, say. Raises DataError, ConfigError."""
-    config = config or TrainConfig()
-    examples, _ = _examples(model, rows, config)
-    stream = BatchStream(examples, config.batch_tokens, config.seed)
-    _, state = model.training_state(adapter, _batch_rows(examples, config))
-    state.clear()
-    for batch in stream.epoch():
-        state.forward_loss(micro_batch(batch, state.max_rows))
-    loss, count = model.backend.read(state.totals)[:2].tolist()
-    return loss / count
+    def _finish(self) -> None:
+        """The last checkpoint; then the adapter of the run: the best one, or without held-out rows the last."""
+        self._checkpoint()
+        self.adapter.parameters[:] = self._parameters() if self.best is None else self.best
+        if self.output is not None:
+            self.adapter.save(self.output)
+            step = self.progress.step if self.best is None else self.progress.best_step
+            output = self.output
+            self._tell(lambda callback: callback.on_save(output, step))

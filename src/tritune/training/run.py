@@ -1,0 +1,176 @@
+"""train: from rows and settings to an adapter; and the loss of rows that are not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tritune.data import Example, Row, build_examples, read_rows, split_rows
+from tritune.errors import ConfigError, OutOfMemoryError
+from tritune.lora import Adapter, AdapterPool, LoRAConfig
+from tritune.lora.types import Floats
+from tritune.model import Model
+from tritune.models.training_state import TrainingState
+from tritune.training.checkpoint import Checkpoint, checkpoint_path
+from tritune.training.config import TrainConfig
+from tritune.training.events import Callback
+from tritune.training.heldout import HeldOut
+from tritune.training.log import JsonlLog
+from tritune.training.memory import SHARE, fitting_tokens, free_memory
+from tritune.training.resume import check_same, clear_output, find_checkpoint, settings_of
+from tritune.training.run_folder import write_run_folder
+from tritune.training.trainer import Plan, Trainer
+
+Rows = str | Path | Sequence[Mapping[str, Any]]
+
+
+def train(
+    model: Model,
+    data: Rows,
+    lora: LoRAConfig | None = None,
+    config: TrainConfig | None = None,
+    *,
+    adapter: Adapter | None = None,
+    eval_data: Rows | None = None,
+    output: str | Path | None = None,
+    resume: str | Path | Literal["auto"] | None = None,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Adapter:
+    """Fine-tune a model with LoRA and return the adapter: the one with the lowest loss on the held-out rows, or
+    without such rows the last one.
+
+    data: a .json or .jsonl file, or a list of rows. eval_data: held-out rows, likewise (or ``config.eval_split`` of
+    data). adapter: one to start from (a copy is trained; ``lora`` must then be None).
+
+    output: a folder. It gets the adapter that is returned, at the end and on Ctrl-C (which raises KeyboardInterrupt);
+    checkpoints (``checkpoint-<step>``: the newest ``config.keep``, and the best); log.jsonl, config.yaml and
+    environment.json. overwrite: remove the checkpoints of another run that are there.
+    resume: a checkpoint to go on from, or "auto": the newest one in output, or from the beginning if there is none.
+    On a CPU a resumed run ends with the same bits as one that was never stopped.
+
+    Raises DataError, ConfigError, AdapterError, TrainingError (three steps in a row with non-finite gradients).
+    """
+    if adapter is not None and lora is not None:
+        raise ConfigError("give either an adapter to start from or a LoRAConfig, not both")
+    config = config or TrainConfig()
+    if config.start_layer >= model.config.num_layers:
+        raise ConfigError(f"start_layer {config.start_layer}: the model has layers 0 … {model.config.num_layers - 1}")
+    folder = None if output is None else Path(output)
+    checkpoint, notes = find_checkpoint(model, resume, folder)
+    examples, held_out, about_rows = _all_examples(model, data, eval_data, config)
+    if checkpoint is not None:
+        trained = checkpoint.adapter
+    else:
+        trained = adapter.copy() if adapter is not None else Adapter.create(model, lora, seed=config.seed)
+    config, pool, state, about_memory = _training_state(model, trained, [*examples, *held_out], config)
+    given = lora or (None if adapter is None else adapter.config) or (trained.config if checkpoint is None else None)
+    settings = settings_of(model, given, config, examples, held_out)
+    if checkpoint is not None:
+        settings, about_resume = check_same(checkpoint, settings)
+        notes += about_resume
+    if folder is not None:
+        clear_output(folder, checkpoint, overwrite=overwrite or resume == "auto")
+    notes += [*about_rows, *about_memory]
+    plan = Plan(model, trained, examples, held_out, config, folder, settings, notes, checkpoint)
+    trainer = Trainer(plan, pool, state, [*([JsonlLog(folder)] if folder else []), *callbacks])
+    trainer.best = _best(checkpoint, model)
+    if folder is not None:
+        lora = given or trained.config
+        resumed = checkpoint is not None
+        write_run_folder(folder, model, data, eval_data, adapter, lora, config, resumed=resumed)
+    return trainer.run()
+
+
+def mean_loss(model: Model, adapter: Adapter, data: Rows, config: TrainConfig | None = None) -> float:
+    """Loss per trained token of rows, without training: of held-out rows, say. Raises DataError, ConfigError."""
+    config = config or TrainConfig()
+    examples, _ = _examples(model, read_rows(data), config)
+    held_out = HeldOut(examples, config.batch_tokens)
+    _, state = model.training_state(adapter, _state_rows(examples, config.batch_tokens))
+    state.clear()
+    return held_out.loss(state)[0]
+
+
+def _all_examples(
+    model: Model, data: Rows, eval_data: Rows | None, config: TrainConfig
+) -> tuple[list[Example], list[Example], list[str]]:
+    """Examples to train on, held-out examples, and notes about rows that were cut or left out."""
+    rows = read_rows(data)
+    if eval_data is not None and config.eval_split:
+        raise ConfigError("give either eval_data or eval_split, not both: which rows are held out?")
+    rows, held_out = split_rows(rows, config.eval_split, config.seed) if config.eval_split else (rows, [])
+    if eval_data is not None:
+        held_out = read_rows(eval_data)
+    examples, notes = _examples(model, rows, config)
+    if not held_out:
+        return examples, [], notes
+    measured, more = _examples(model, held_out, config)
+    return examples, measured, [*notes, *(f"held-out rows: {note}" for note in more)]
+
+
+def _examples(model: Model, rows: Sequence[Row], config: TrainConfig) -> tuple[list[Example], list[str]]:
+    micro = config.micro_batch_tokens or config.batch_tokens
+    limit = min(config.max_seq_len, micro, model.context_length)
+    built = build_examples(rows, model.tokenizer, model.template, limit)
+    return built.examples, built.notes(limit)
+
+
+def _state_rows(examples: Sequence[Example], tokens: int) -> int:
+    """Rows of a micro-batch's buffers: ``tokens``, or fewer where all examples together have fewer."""
+    total = sum(len(example) for example in examples)
+    return min(tokens, -(-total // 8) * 8)
+
+
+def _training_state(
+    model: Model, adapter: Adapter, examples: Sequence[Example], config: TrainConfig
+) -> tuple[TrainConfig, AdapterPool, TrainingState, list[str]]:
+    """Buffers for the largest micro-batches that fit, the settings with their size in it, and a note if it is not
+    the one asked for."""
+    longest = max(len(example) for example in examples)
+    tokens = config.micro_batch_tokens or _tokens_on_host(model, adapter, longest, config)
+    while True:
+        try:
+            pool, state = model.training_state(
+                adapter,
+                _state_rows(examples, tokens),
+                start_layer=config.start_layer,
+                recompute=config.recompute,
+                dropout=adapter.config.dropout,
+                own_b_settings=config.lora_plus_ratio != 1,
+                exclusive=True,  # a callback may compute a loss of its own in the middle of the run
+            )
+            break
+        except OutOfMemoryError:
+            if config.micro_batch_tokens or tokens <= longest:
+                raise
+            tokens = max(longest, -(-tokens // 2))
+    notes: list[str] = []
+    if tokens != (config.micro_batch_tokens or config.batch_tokens):
+        notes = [f"batch_tokens {config.batch_tokens}: more than the memory holds at once, so in parts of {tokens}"]
+    return replace(config, micro_batch_tokens=tokens), pool, state, notes
+
+
+def _tokens_on_host(model: Model, adapter: Adapter, longest: int, config: TrainConfig) -> int:
+    """Tokens of a micro-batch; on a device of its own memory, what was asked for is tried first."""
+    free = free_memory() if model.backend.name in ("cpu", "numpy") else None
+    if free is None:
+        return config.batch_tokens
+    return fitting_tokens(
+        model.config,
+        adapter,
+        config.batch_tokens,
+        longest,
+        int(SHARE * free),
+        recompute=config.recompute,
+        floats=model.device_model.floats,
+    )
+
+
+def _best(checkpoint: Checkpoint | None, model: Model) -> Floats | None:
+    """The parameters with the lowest held-out loss so far, of a run that goes on."""
+    if checkpoint is None or checkpoint.progress.best_step < 0:
+        return None
+    return Adapter.load(checkpoint_path(checkpoint.path.parent, checkpoint.progress.best_step), model).parameters
