@@ -12,6 +12,14 @@ from tritune.backends.base import Backend
 from tritune.backends.numpy import NumpyBackend
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the user's cache of tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITUNE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def webgpu() -> Iterator[Backend]:
     """One WebGPU backend for all tests (a software driver will do); skipped without one unless it is required."""

@@ -1,0 +1,115 @@
+"""Rows as examples: each tokenised when its turn comes, or taken from the cache."""
+
+from __future__ import annotations
+
+from tritune.data.encode import Encoded, RowEncoder
+from tritune.data.examples import Item
+from tritune.data.fields import BadRow
+from tritune.data.mixture import Order, RowSet
+from tritune.data.token_cache import TokenCache
+from tritune.errors import DataError
+
+
+class Dataset:
+    """Examples by row. What is held in memory does not grow with the rows but for a few bytes each."""
+
+    def __init__(self, rows: RowSet, encoder: RowEncoder, cache: bool = True) -> None:
+        """``cache``: keep tokens of files on the disk, for the next epoch and the next run."""
+        self.rows = rows
+        self.encoder = encoder
+        fingerprint = encoder.fingerprint if cache else ""
+        self._caches = [
+            TokenCache.open(source.fingerprint, fingerprint, len(source)) if cache else None for source in rows.sources
+        ]
+        self._seen = bytearray(-(-len(rows) // 8))  # rows that are counted below, a bit each
+        self._num_seen = 0
+        self._shortened = 0
+        self._dropped = 0
+        self._first_dropped = ""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """How many rows an epoch takes."""
+        return self.rows.rows_per_epoch
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether the examples are pairs."""
+        return self.rows.is_preference
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """uint32 [rows_per_epoch]: the rows of an epoch in their order."""
+        return self.rows.order(seed, epoch)
+
+    def __getitem__(self, index: int) -> tuple[Item, ...]:
+        """The examples of a row; none when it cannot be trained. Raises DataError naming file and line."""
+        encoded = self.encoded(index)
+        self._count(index, encoded)
+        return encoded.items
+
+    def encoded(self, index: int) -> Encoded:
+        """What a row became. Raises DataError naming file and line when it cannot be used."""
+        number, local = self.rows.find(index)
+        source, cache = self.rows.sources[number], self._caches[number]
+        if cache is not None and (known := cache.get(local, source.line(local))) is not None:
+            return known
+        try:
+            encoded = self.encoder.encode(source[local])
+        except BadRow as reason:
+            raise source.error(local, reason) from reason
+        if cache is not None:
+            cache.put(local, encoded)
+        return encoded
+
+    def first(self) -> Item:
+        """The first example there is. Raises DataError when no row can be trained."""
+        for index in range(len(self)):
+            if items := self[index]:
+                return items[0]
+        raise self.nothing_to_train()
+
+    def tokens_up_to(self, limit: int) -> int:
+        """Tokens of all examples together, or ``limit`` when there are more."""
+        total = 0
+        for index in range(len(self)):
+            total += sum(len(item) for item in self.encoded(index).items)
+            if total >= limit:
+                return limit
+        return total
+
+    def nothing_to_train(self) -> DataError:
+        """What to tell when no row can be trained."""
+        limit = self.encoder.max_seq_len
+        return DataError(
+            f"{self.rows.name}: none of {len(self)} rows can be trained: no answer fits max_seq_len {limit}"
+        )
+
+    def notes(self) -> list[str]:
+        """Sentences for the user about rows that were cut or left out, of those met so far; empty when none was."""
+        limit = self.encoder.max_seq_len
+        met = "" if self._num_seen == len(self) else f" of the first {self._num_seen}"
+        notes: list[str] = []
+        if self._shortened:
+            notes.append(f"{self._shortened}{met} rows were cut from the left of the prompt to fit {limit} tokens")
+        if self._dropped:
+            notes.append(
+                f"{self._dropped}{met} rows were left out: their answer does not fit {limit} tokens or teaches nothing "
+                f"(one is at {self._first_dropped})"
+            )
+        return notes
+
+    def _count(self, index: int, encoded: Encoded) -> None:
+        byte, bit = index >> 3, 1 << (index & 7)
+        if self._seen[byte] & bit:
+            return
+        self._seen[byte] |= bit
+        self._num_seen += 1
+        self._shortened += encoded.shortened
+        if not encoded.items:
+            number, local = self.rows.find(index)
+            self._first_dropped = self._first_dropped or self.rows.sources[number].place(local)
+            self._dropped += 1
