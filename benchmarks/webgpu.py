@@ -16,6 +16,7 @@ import argparse
 import copy
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -220,6 +221,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps that are timed together")
     parser.add_argument("--layers", type=int, help="fewer layers than the 2B-4T has")
     parser.add_argument("--scale", type=int, default=1, help="divides all widths")
+    parser.add_argument("--profile", action="store_true", help="time of each op to stderr; figures are off then")
     parser.add_argument("--commit", help="where the tree is no git repository")
     options = parser.parse_args()
 
@@ -238,7 +240,12 @@ def main() -> None:
     bench = Bench(backend, model, Work.of(model), most, report, options)
     for figure in options.figures:
         gc.collect()
-        FIGURES[figure](bench)
+        if not options.profile:
+            FIGURES[figure](bench)
+            continue
+        with backend.profile() as profile:
+            FIGURES[figure](bench)
+        print(f"{figure}\n{profile.table()}", file=sys.stderr, flush=True)
     backend.close()
 
 

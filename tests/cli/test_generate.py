@@ -165,3 +165,19 @@ def test_streams_while_it_generates(tiny: Path) -> None:
     assert process.stdout.read(1)
     assert process.poll() is None
     assert finish(process).code == 0
+
+
+def test_profile_goes_to_stderr(tiny: Path, webgpu: object) -> None:
+    flags = ("--prompt", "hello", "--max-tokens", "4", "--ignore-eos", "--temp", "0", "--profile")
+    result = finish(start("generate", "--model", tiny, "--device", "webgpu", *flags))
+    assert result.code == 0, result.err
+    assert result.out == tritune.load(tiny, "numpy").generate("hello", max_tokens=4, ignore_eos=True) + "\n"
+    lines = result.err.splitlines()
+    assert lines[0].split() == ["op", "calls", "ms", "%", "µs/call", "GB/s", "GFLOP/s"]
+    assert any(line.startswith("linear ") for line in lines)
+
+
+def test_profile_of_a_device_that_cannot_tell_is_refused(generate: Cli) -> None:
+    result = generate("--prompt", "hello", "--max-tokens", "2", "--profile")
+    assert (result.code, result.out) == (3, "")
+    assert "no profile" in result.err

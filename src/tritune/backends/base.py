@@ -24,6 +24,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tritune.backends.profile import Profile
+from tritune.errors import DeviceError
+
 DType = Literal["f32", "f16", "bf16", "i32", "u32", "i8"]
 """Element types of a buffer. ``f32`` means the backend's working precision (float64 in the float64 NumPy backend);
 ``bf16`` is held on the host as its raw uint16 bits."""
@@ -160,7 +163,8 @@ class Dropout:
 class Stats:
     """Counts since the backend was made; tests and benchmarks read them."""
 
-    submits: int = 0
+    submits: int = 0  # of programs, chained ones as one, and of single ops
+    queue_submits: int = 0  # the same on a WebGPU queue: a long submit is cut into several
     objects: int = 0  # device objects made: buffers, bind groups, pipelines, shader modules
     bytes_allocated: int = 0  # in buffers that are alive
     extra: dict[str, int] = field(default_factory=dict[str, int])
@@ -181,6 +185,11 @@ class Program(ABC):
     def result(self, buffer: Buffer) -> Array:
         """The contents of a fetched buffer after the last run (waits for it)."""
 
+    def previous_result(self, buffer: Buffer) -> Array:
+        """The same after the run before the last one, which may still be going on: for backends that are
+        ``asynchronous``."""
+        raise DeviceError("only the results of the last run are kept")
+
 
 class Backend(ABC):
     """A device with its ops. All sizes are multiples of 4 except T, R, S, V and LoRA ranks, which may be anything."""
@@ -188,6 +197,8 @@ class Backend(ABC):
     name: str
     description: str  # of the device, for people
     stats: Stats
+    asynchronous: bool = False
+    """Whether programs run while the host goes on; otherwise ``submit`` returns when they have run."""
 
     # -- memory ---------------------------------------------------------------------------------------------------
     @abstractmethod
@@ -228,6 +239,13 @@ class Backend(ABC):
     @abstractmethod
     def submit(self, programs: Sequence[Program]) -> None:
         """Run programs one after the other in ONE submit."""
+
+    def profile(self) -> AbstractContextManager[Profile]:
+        """Time each op of the programs that run inside; they run slower, one op after the other.
+
+        Raises DeviceError where the device cannot tell.
+        """
+        raise DeviceError(f"{self.description}: no profile, this device does not tell what an op takes")
 
     @abstractmethod
     def synchronize(self) -> None:

@@ -19,6 +19,8 @@ from tritune.cli.options import (
     load_adapter,
     load_model,
     model_option,
+    profile_option,
+    profiled,
     sampling_options,
     system_option,
     tell_unused,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 @device_option
 @threads_option
 @template_option
+@profile_option
 @click.option("-v", "--verbose", is_flag=True, help="Print device, tokens per second and finish reason to stderr.")
 def generate(
     model: str | None,
@@ -54,6 +57,7 @@ def generate(
     device: str,
     threads: int | None,
     chat_template: str | None,
+    profile: bool,
     verbose: bool,
     **sampling: Any,
 ) -> None:
@@ -76,7 +80,8 @@ def generate(
     stream = loaded.stream(messages, load_adapter(adapter, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
     tell_unused(loaded, sampling)
     started = time.perf_counter()
-    first = write_answer(stream)
+    with profiled(loaded, profile):
+        first = write_answer(stream)
     if verbose:
         _show_statistics(loaded, stream, chosen, first - started, time.perf_counter() - first)
 

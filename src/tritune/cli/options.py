@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +38,9 @@ template_option = click.option(
 )
 context_option = click.option(
     "--context", type=click.IntRange(min=2), help="Most tokens of prompt and answer.  [default: the model's]"
+)
+profile_option = click.option(
+    "--profile", is_flag=True, help="Print the time of each operation on the device to stderr; everything is slower."
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an adapter that is in the output folder.")
 system_option = click.option("--system", metavar="TEXT", help="The system message.")
@@ -106,6 +110,19 @@ def say_what_is_missing(device: str) -> None:
         note(f"no GPU is used: {facts['why']}")
     if facts["cpu"]["problem"] is not None:
         note(f"the CPU computes through NumPy, slowly: {facts['cpu']['problem']}")
+
+
+@contextmanager
+def profiled(model: Model, wanted: bool) -> Generator[None]:
+    """Where ``--profile`` is given: take the times of what runs inside, and print them to stderr at the end."""
+    if not wanted:
+        yield
+        return
+    with model.backend.profile() as profile:
+        try:
+            yield
+        finally:
+            note(profile.table())
 
 
 def checked_output(output: Path, overwrite: bool, resume: str | None = None) -> Path:

@@ -18,6 +18,8 @@ from tritune.cli.options import (
     load_model,
     model_option,
     overwrite_option,
+    profile_option,
+    profiled,
     say_what_is_missing,
     template_option,
     threads_option,
@@ -63,6 +65,7 @@ SHOWN_PROMPT = 80
 @device_option
 @threads_option
 @template_option
+@profile_option
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="The same settings in YAML; flags win.")
 @click.pass_context
 def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any) -> None:
@@ -142,18 +145,19 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
         model = load_model(values["model"], values["device"], values["chat_template"], threads=values["threads"])
         say_what_is_missing(values["device"])
         start = load_adapter(values["adapter"], model)
-        tritune.train(
-            model,
-            values["data"],
-            None if start else lora,
-            settings,
-            adapter=start,
-            eval_data=values["eval_data"],
-            output=output,
-            resume=values["resume"],
-            overwrite=overwrite,
-            callbacks=[TerminalProgress(), saved],
-        )
+        with profiled(model, values["profile"]):
+            tritune.train(
+                model,
+                values["data"],
+                None if start else lora,
+                settings,
+                adapter=start,
+                eval_data=values["eval_data"],
+                output=output,
+                resume=values["resume"],
+                overwrite=overwrite,
+                callbacks=[TerminalProgress(), saved],
+            )
     except KeyboardInterrupt:
         if saved.path is None:
             stop("stopped; nothing was trained, nothing is saved", INTERRUPTED)

@@ -96,9 +96,10 @@ def test_profile_names_the_ops_and_runs_them(backend):
         backend.zero(x)
         backend.zero(x)
         program.fetch(x)
-    seconds = backend.profile([program])
-    assert seconds.keys() == {"zero", "copy"}
-    assert all(value >= 0 for value in seconds.values())
+    with backend.profile() as profile:
+        program.run()
+    assert profile.ops.keys() == {"zero", "copy"}
+    assert all(op.seconds >= 0 for op in profile.ops.values())
     assert not program.result(x).any()
 
 

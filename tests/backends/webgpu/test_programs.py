@@ -255,3 +255,56 @@ def test_parameters_are_packed_in_order():
     assert len(pack_params([0] * 5)) == 32
     with pytest.raises(DeviceError, match="65 parameters"):
         pack_params([0] * 65)
+
+
+def test_a_long_submit_is_cut_and_counts_as_one(opened, rng):
+    backend = opened(submit_seconds=1e-5)  # less than any dispatch of an op takes by estimate
+    table = backend.table(rng.integers(-3, 4, (8, 8)).astype(np.float32), "f32")
+    x, y, z = backend.upload(np.ones((1, 8))), backend.empty((1, 8)), backend.empty((1, 8))
+    with backend.record() as first:
+        for source, goal in ((x, y), (y, z)) * 8:
+            backend.logits(source, table, goal)
+        first.fetch(y)
+    with backend.record() as second:
+        backend.copy(z, x)
+        second.fetch(x)
+    parts, before = backend.stats.queue_submits, backend.stats.submits
+    backend.submit([first, second])
+    assert backend.stats.submits == before + 1
+    assert backend.stats.queue_submits > parts + 2
+    whole = opened(submit_seconds=100.0)
+    assert whole.device.submit_seconds > backend.device.submit_seconds
+    np.testing.assert_array_equal(second.result(x), backend.read(z))
+    np.testing.assert_array_equal(first.result(y), backend.read(y))
+
+
+def test_results_of_the_last_two_runs_are_kept(webgpu):
+    x = webgpu.empty((4,))
+    with webgpu.record() as program:
+        program.fetch(x)
+    webgpu.write(x, np.full(4, 1.0))
+    program.run()
+    with pytest.raises(DeviceError, match="before the program has run"):
+        program.previous_result(x)
+    webgpu.write(x, np.full(4, 2.0))
+    program.run()
+    assert program.previous_result(x).tolist() == [1] * 4
+    webgpu.write(x, np.full(4, 3.0))
+    program.run()
+    assert program.previous_result(x).tolist() == [2] * 4
+    assert program.result(x).tolist() == [3] * 4
+    webgpu.submit([program, program])  # twice in one submit
+    assert program.previous_result(x).tolist() == program.result(x).tolist() == [3] * 4
+
+
+def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
+    waits = []
+    wait_for = webgpu.device.wait_for
+    monkeypatch.setattr(webgpu.device, "wait_for", lambda submission: (waits.append(submission), wait_for(submission)))
+    x = webgpu.empty((4,))
+    with webgpu.record() as program:
+        webgpu.zero(x)
+    for _ in range(6):
+        program.run()
+    assert len(waits) >= 4
+    assert waits == sorted(waits)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tritune.backends.base import NUMPY_DTYPES, Array, Backend, Buffer, DType, Program, Stats, Table
+from tritune.backends.profile import Profile
 from tritune.errors import DeviceError
 
 from .buffers import Block, CpuBuffer, CpuTable, cast, own_buffer
@@ -30,6 +31,7 @@ class CpuCore(Backend):
         self._now: Any = native.Tape()  # the one op of a call outside of a recording
         self._recording: CpuProgram | None = None
         self._scratch: dict[str, CpuBuffer] = {}
+        self._profile: Profile | None = None
 
     def call(self, op: str, *arguments: object) -> None:
         """Run native op ``op``, or record it inside of ``record``.
@@ -125,15 +127,17 @@ class CpuCore(Backend):
             self._recording = None
         program.sealed = True
 
+    @contextmanager
+    def profile(self) -> Generator[Profile]:
+        """See Backend.profile: seconds of each op, without counts and rates."""
+        self._profile = taken = Profile()
+        try:
+            yield taken
+        finally:
+            self._profile = None
+
     def submit(self, programs: Sequence[Program]) -> None:
         """See Backend.submit. Python waits; its other threads do not."""
-        self._run(self.native.run, programs)
-
-    def profile(self, programs: Sequence[Program]) -> dict[str, float]:
-        """Submit, and return the seconds that each op took, summed by the op's name."""
-        return dict(self._run(self.native.profile, programs))
-
-    def _run(self, function: Any, programs: Sequence[Program]) -> Any:
         if self.closed:
             raise DeviceError("the backend is closed")
         own = [program for program in programs if isinstance(program, CpuProgram)]
@@ -141,11 +145,15 @@ class CpuCore(Backend):
             raise DeviceError("a program of another backend was given to the CPU backend")
         if not all(program.sealed for program in own):
             raise DeviceError("a program can run once its recording has ended")
-        result = function(self._pool, [program.tape for program in own])
+        tapes = [program.tape for program in own]
+        if self._profile is None:
+            self.native.run(self._pool, tapes)
+        else:
+            for op, seconds in dict(self.native.profile(self._pool, tapes)).items():
+                self._profile.add(op, op, seconds, calls=0)
         self.stats.submits += 1
         for program in own:
             program.runs += 1
-        return result
 
     def synchronize(self) -> None:
         """See Backend.synchronize."""

@@ -9,8 +9,10 @@ from .ops_head import HeadOps
 from .ops_linear import LinearOps
 from .ops_optimizer import OptimizerOps
 from .ops_rows import RowOps
+from .work import noted_ops
 
 
+@noted_ops
 class WebGPUBackend(LinearOps, RowOps, AttentionOps, HeadOps, OptimizerOps, WebGPUCore):
     """All ops on a GPU through WebGPU (Vulkan, Metal or Direct3D 12)."""
 

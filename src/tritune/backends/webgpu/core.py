@@ -9,13 +9,16 @@ from types import MappingProxyType
 from weakref import WeakSet
 
 from tritune.backends.base import Array, Backend, Buffer, DType, Program, Stats
+from tritune.backends.profile import Profile
 from tritune.errors import DeviceError
 
 from .buffers import own_buffer
 from .device import AdapterInfo, Device, WebGPUOptions
 from .memory import Memory
 from .prepare import Preparer
-from .program import Runner, WebGPUProgram
+from .profile import Profiler
+from .program import WebGPUProgram
+from .runner import Runner
 
 _NO_VARIANT: Mapping[str, object] = MappingProxyType({})
 
@@ -27,13 +30,14 @@ class WebGPUCore(Backend):
         """Open ``info``'s device. Raises DeviceError when the driver refuses."""
         self.closed = True  # until it is open, so that a failure here leaves nothing to close
         self.name = "webgpu"
+        self.asynchronous = True
         self.description = info.description
         self.stats = Stats()
         self.device = Device(info, options or WebGPUOptions())
         self.memory = Memory(self.device, self.stats)
         self._preparer = Preparer(self.device, self.memory, self.stats)
         self._runner = Runner(self.device, self.memory, self.stats)
-        self._recording: WebGPUProgram | None = None
+        self.recording: WebGPUProgram | None = None
         self._programs: WeakSet[WebGPUProgram] = WeakSet()
         self.closed = False
 
@@ -61,8 +65,8 @@ class WebGPUCore(Backend):
         if 0 in grid:
             return
         prepared = self._preparer.prepare(kernel, dict(variant), params, buffers, grid)
-        if self._recording is not None:
-            self._recording.dispatches.append(prepared)
+        if self.recording is not None:
+            self.recording.dispatches.append(prepared)
         else:
             self._runner.run_now(prepared)
 
@@ -99,14 +103,14 @@ class WebGPUCore(Backend):
     @contextmanager
     def record(self) -> Generator[Program]:
         """See Backend.record. A recording that raises is dropped."""
-        if self._recording is not None:
+        if self.recording is not None:
             raise DeviceError("a program is being recorded already")
         program = WebGPUProgram(self._runner)
-        self._recording = program
+        self.recording = program
         try:
             yield program
         finally:
-            self._recording = None
+            self.recording = None
         program.seal()
         self._programs.add(program)
 
@@ -116,6 +120,19 @@ class WebGPUCore(Backend):
         if len(own) != len(programs):
             raise DeviceError("a program of another backend was given to WebGPU")
         self._runner.submit(own)
+
+    @contextmanager
+    def profile(self) -> Generator[Profile]:
+        """See Backend.profile. Raises DeviceError where the device has no timestamps, or within another profile."""
+        if self._runner.profiler is not None:
+            raise DeviceError("a profile is being taken already")
+        profiler = Profiler(self.device, self.memory)
+        self._runner.profiler = profiler
+        try:
+            yield profiler.profile
+        finally:
+            self._runner.profiler = None
+            profiler.close()
 
     def synchronize(self) -> None:
         """See Backend.synchronize."""

@@ -36,6 +36,19 @@ class WebGPUOptions:
     memory_limit_bytes: int | None = None  # refuse to allocate more than this
     arena_bytes: int = 64 << 20  # buffers smaller than this are parts of arenas of at most this size
     workgroup_size: int | None = None  # threads of a workgroup in reductions over rows; a power of two
+    submit_seconds: float | None = None  # longer submits are cut, by estimate (None: 0.5; never for software adapters)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device does in a second, for estimates."""
+
+    nbytes: float
+    flops: float
+
+
+_RATES = {"discrete": Rates(100e9, 1e12), "integrated": Rates(20e9, 100e9)}
+"""Of slow GPUs of a kind; a submit that is cut once too often costs some microseconds."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,10 @@ class Device:
         if self.workgroup_size < 1 or self.workgroup_size & (self.workgroup_size - 1):
             raise DeviceError(f"workgroup_size must be a power of two, found {self.workgroup_size}")
 
+        self.rates = _RATES.get(info.kind, _RATES["integrated"])
+        # A software renderer cannot hang a screen, and its rates are anybody's guess.
+        self.submit_seconds = options.submit_seconds or (float("inf") if info.software else 0.5)
+
     @contextmanager
     def errors(self, what: str) -> Generator[None]:
         """Run a block of wgpu calls; whatever goes wrong in it, if only reported, is raised as our error."""
@@ -169,6 +186,14 @@ class Device:
         """Wait until everything that was submitted has finished."""
         with self.errors("waiting for the device"):
             self.handle._poll_wait()
+
+    def wait_for(self, submission: int) -> None:
+        """Wait until a submission has finished, if it has not; later ones go on."""
+        from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+        raw: Any = lib
+        cffi: Any = ffi
+        raw.wgpuDevicePoll(self.handle._internal, True, cffi.new("WGPUSubmissionIndex *", submission))
 
     def close(self) -> None:
         """Give the device back to the driver. Its buffers must have been destroyed before."""

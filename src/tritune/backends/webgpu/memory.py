@@ -195,8 +195,8 @@ class Memory:
             self._stats.submits += 1
         return self.map_and_copy(self._staging, size)
 
-    def map_and_copy(self, staging: Any, size: int) -> Bytes:
-        """The first ``size`` bytes of a staging buffer, once the device has finished writing them.
+    def map_and_copy(self, staging: Any, size: int, submission: int | None = None) -> Bytes:
+        """The first ``size`` bytes of a staging buffer, once the device has finished ``submission`` (None: everything).
 
         Straight calls of the C library: wgpu-py's map_async hands over to a thread that polls, and waits for ever on a
         device that was lost.
@@ -208,7 +208,10 @@ class Memory:
         with self._device.errors(f"waiting for {human_bytes(size)} of results"):
             self._map_status = None
             raw.wgpuBufferMapAsync(staging._internal, raw.WGPUMapMode_Read, 0, size, self._map_callback()[0])
-            self._device.handle._poll_wait()
+            if submission is None:
+                self._device.handle._poll_wait()
+            else:
+                self._device.wait_for(submission)
             if self._map_status == raw.WGPUMapAsyncStatus_Success:
                 pointer = raw.wgpuBufferGetMappedRange(staging._internal, 0, size)
                 data = np.frombuffer(cffi.buffer(pointer, size), dtype=np.uint8).copy()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tritune.backends.base import Buffer, Table
 from tritune.errors import DeviceError
 
+from .buffers import own_buffer
 from .core import WebGPUCore
-from .program import own_buffer
 from .weights import WebGPUTable
 
 ELEMENTWISE_GRID = 1 << 15
