@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from memory import Peak
 from random_model import SHAPE_2B4T, RandomSource, smaller
-from workload import GB, GIB, RANK, Report, Work, make_adapter, random_tokens, training_step
+from workload import GB, RANK, Report, Work, make_adapter, random_tokens, training_step
 
 from tritune.backends.cpu import open_cpu
 from tritune.backends.cpu.backend import CpuBackend
@@ -37,24 +37,6 @@ class Machine:
     read: float  # bytes
     dot: float  # 8-bit multiply-adds
     fma: float  # float32 multiply-adds
-
-
-class Peak:
-    """Peak resident memory since ``reset``, above what the process held when it was made."""
-
-    def __init__(self) -> None:
-        self._base = self._read("VmRSS")
-
-    def reset(self) -> None:
-        """Linux begins a new peak when told so."""
-        Path("/proc/self/clear_refs").write_text("5")
-
-    def gib(self) -> float:
-        return (self._read("VmHWM") - self._base) / GIB
-
-    def _read(self, name: str) -> float:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
 def measure_machine(backend: CpuBackend, report: Report) -> Machine:

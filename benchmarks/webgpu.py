@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ceilings import Ceilings, measure_ceilings, timed
+from memory import GIB
 from random_model import SHAPE_2B4T, RandomSource, smaller
-from workload import GB, GIB, RANK, Report, Work, make_adapter, random_tokens, training_step
+from workload import GB, RANK, Report, Work, make_adapter, random_tokens, training_step
 
 from tritune.backends.webgpu import open_webgpu
 from tritune.backends.webgpu.backend import WebGPUBackend

@@ -19,7 +19,7 @@ from tritune.models.training_state import MicroBatch, TrainingState, next_token_
 from tritune.models.weights import projection_shapes
 
 RANK = 16
-GB, GIB = 1e9, 2**30
+GB = 1e9
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tritune.formats.fields import short
 from tritune.generation import Engine, Engines, GenerationSettings
 from tritune.lora import Adapter, AdapterPool
 from tritune.models.batch import Piece
-from tritune.models.bitnet import Activations, BitNet
+from tritune.models.bitnet import Activations, BitNet, Head
 from tritune.models.cache import CachedSequence
 from tritune.models.config import GenerationDefaults, ModelConfig
 from tritune.models.inference import bucket_of
@@ -40,6 +40,7 @@ def load(
     chat_template: str | Path | None = None,
     context: int | None = None,
     kv_dtype: Literal["f16", "f32"] = "f16",
+    head: Head = "stored",
     progress: bool = True,
     threads: int | None = None,
 ) -> Model:
@@ -50,18 +51,27 @@ def load(
     device: auto (the best hardware GPU, else the CPU), webgpu, webgpu:<number or part of a name>, cpu, numpy.
     activations: ``float`` turns the int8 rounding off, for exactness tests. chat_template overrides the model's own (a
     built-in name, a file, or the template). context: most positions of prompt and answer together (default: the
-    model's). threads: how many compute on the CPU (default: its physical cores). Raises ModelFileError, DeviceError,
-    OutOfMemoryError, ConfigError.
+    model's). head: int8 holds the output head's rows in int8 (on the CPU): half the bytes a step reads of it, and not
+    quite the same logits. threads: how many compute on the CPU (default: its physical cores). Raises ModelFileError,
+    DeviceError, OutOfMemoryError, ConfigError.
     """
     if activations not in ("int8", "float"):
         raise ConfigError(f"activations {activations!r}: expected int8 or float")
     if kv_dtype not in ("f16", "f32"):
         raise ConfigError(f"kv_dtype {kv_dtype!r}: expected f16 or f32")
+    if head not in ("stored", "int8"):
+        raise ConfigError(f"head {head!r}: expected stored or int8")
     if context is not None and context < 1:
         raise ConfigError(f"context: expected a number >= 1, found {context}")
     source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id, progress=progress)
     backend = open_backend(device, threads)
-    model = Model(source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype)
+    try:
+        model = Model(
+            source, backend, activations, chat_template=chat_template, context=context, kv_dtype=kv_dtype, head=head
+        )
+    except BaseException:
+        backend.close()
+        raise
     model.loaded_with = {
         "model": path_or_id,
         "device": backend.name if device == "auto" else device,
@@ -83,6 +93,7 @@ class Model:
         chat_template: str | Path | None = None,
         context: int | None = None,
         kv_dtype: Literal["f16", "f32"] = "f16",
+        head: Head = "stored",
     ) -> None:
         self.config: ModelConfig = source.config
         self.generation_defaults: GenerationDefaults = source.generation
@@ -90,7 +101,7 @@ class Model:
         self.tokenizer = _tokenizer(source)
         self.template = ChatTemplate.resolve(self.tokenizer, chat_template, self.config.model_type)
         self.context_length = min(context or self.config.max_positions, self.config.max_positions)
-        self.device_model = BitNet(backend, source, activations)
+        self.device_model = BitNet(backend, source, activations, head)
         # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
         self._engines = Engines(self.device_model, self.context_length, "f32" if activations == "float" else kv_dtype)
         self.loaded_with: Mapping[str, str | Path | int | None] = {}

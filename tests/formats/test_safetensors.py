@@ -189,7 +189,7 @@ def test_a_mutated_file_loads_or_is_refused(scratch: Path, data: st.DataObject) 
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.unlink()  # the last example may still be mapped
+    path.unlink()  # the last example may still be open
     path.write_bytes(content[: data.draw(st.integers(0, len(content)) | st.just(len(content)))])
     try:
         file = SafetensorsFile(path)

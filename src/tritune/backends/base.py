@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tritune.backends.profile import Profile
 from tritune.errors import DeviceError
+from tritune.formats.file_bytes import RowSource
 
 DType = Literal["f32", "f16", "bf16", "i32", "u32", "i8"]
 """Element types of a buffer. ``f32`` means the backend's working precision (float64 in the float64 NumPy backend);
@@ -105,7 +106,8 @@ class TernaryWeight(ABC):
 
 
 class Table(ABC):
-    """A [V, D] matrix in 16-bit or 32-bit floats, as stored in the model's file: the embedding, the head."""
+    """A [V, D] matrix: the embedding or the head in 16-bit or 32-bit floats, as stored in the model's file; or a head
+    in int8 with a scale for each row."""
 
     rows: int
     columns: int
@@ -224,8 +226,12 @@ class Backend(ABC):
         """Pack parts of (codes int8 [n_p, K] in {-1, 0, 1}, scale); y of part p is multiplied by its scale."""
 
     @abstractmethod
-    def table(self, array: Array, dtype: DType) -> Table:
-        """Store a [V, D] table of f32, f16 or bf16 (raw uint16), split by rows where the device's limits ask for it."""
+    def table(self, rows: RowSource, dtype: DType, scales: NDArray[np.float32] | None = None) -> Table:
+        """Store a [V, D] table of f32, f16 or bf16 (raw uint16), split by rows where the device's limits ask for it.
+
+        i8: row v stands for ``scales[v] * rows[v]``; for the head's products only, and not on every device
+        (DeviceError). A table that is still in its file is read a block of rows at a time.
+        """
 
     @abstractmethod
     def close(self) -> None:

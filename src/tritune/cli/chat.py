@@ -20,6 +20,7 @@ from tritune.cli.options import (
     context_option,
     device_option,
     drawn_seed,
+    head_option,
     load_adapter,
     load_model,
     model_option,
@@ -45,6 +46,7 @@ HELP = "/reset forgets the conversation, /exit leaves (as Ctrl-D does); Ctrl-C i
 @context_option
 @device_option
 @threads_option
+@head_option
 @template_option
 def chat(
     model: str | None,
@@ -55,6 +57,7 @@ def chat(
     context: int | None,
     device: str,
     threads: int | None,
+    head: str,
     chat_template: str | None,
     **sampling: Any,
 ) -> int:
@@ -67,7 +70,7 @@ def chat(
 
     said = None if system is None else checked_text("--system", system)
     stops = [checked_text("--stop", item) for item in stop]
-    loaded = load_model(model, device, chat_template, context, threads)
+    loaded = load_model(model, device, chat_template, context, threads, head)
     loaded_adapter = load_adapter(adapter, loaded)
     # A value that cannot be used is told now, not at the first turn.
     loaded.settings(1, seed=drawn_seed(seed), ignore_eos=sampling["ignore_eos"], **_numbers(sampling))

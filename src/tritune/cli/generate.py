@@ -16,6 +16,7 @@ from tritune.cli.options import (
     context_option,
     device_option,
     drawn_seed,
+    head_option,
     load_adapter,
     load_model,
     model_option,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @context_option
 @device_option
 @threads_option
+@head_option
 @template_option
 @profile_option
 @click.option("-v", "--verbose", is_flag=True, help="Print device, tokens per second and finish reason to stderr.")
@@ -56,6 +58,7 @@ def generate(
     context: int | None,
     device: str,
     threads: int | None,
+    head: str,
     chat_template: str | None,
     profile: bool,
     verbose: bool,
@@ -76,7 +79,7 @@ def generate(
         ]
     stops = [checked_text("--stop", item) for item in stop]
     chosen = drawn_seed(seed)
-    loaded = load_model(model, device, chat_template, context, threads)
+    loaded = load_model(model, device, chat_template, context, threads, head)
     stream = loaded.stream(messages, load_adapter(adapter, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
     tell_unused(loaded, sampling)
     started = time.perf_counter()

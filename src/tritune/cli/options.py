@@ -42,6 +42,13 @@ context_option = click.option(
 profile_option = click.option(
     "--profile", is_flag=True, help="Print the time of each operation on the device to stderr; everything is slower."
 )
+head_option = click.option(
+    "--head",
+    type=click.Choice(["stored", "int8"]),
+    default="stored",
+    show_default=True,
+    help="int8: hold the output head's rows in int8 (on the CPU): fewer bytes to read, not quite the same answers.",
+)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an adapter that is in the output folder.")
 system_option = click.option("--system", metavar="TEXT", help="The system message.")
 
@@ -83,11 +90,12 @@ def load_model(
     chat_template: str | None = None,
     context: int | None = None,
     threads: int | None = None,
+    head: Any = "stored",
 ) -> Model:
     """``tritune.load``, with progress."""
     import tritune
 
-    return tritune.load(model, device, chat_template=chat_template, context=context, threads=threads)
+    return tritune.load(model, device, chat_template=chat_template, context=context, threads=threads, head=head)
 
 
 def load_adapter(adapter: str | None, model: Model) -> Adapter | None:

@@ -1,4 +1,4 @@
-"""GGUF files (versions 2 and 3, little-endian), memory-mapped, whole or split in several files.
+"""GGUF files (versions 2 and 3, little-endian), whole or split in several files; tensors are read when asked for.
 
 The header is read here and not with the gguf package, whose reader refuses files with I2_S tensors (type 36). Every
 size is checked against the file before anything of that size is made. The package dequantises the tensors that are not
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from tritune.errors import ModelFileError
 from tritune.formats.fields import Fields, short
+from tritune.formats.file_bytes import FileBytes, FileRows
 from tritune.formats.packing import i2_s_nbytes
 
 I2_S = 36
@@ -58,7 +58,7 @@ class GGUFModel:
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.infos: dict[str, TensorInfo] = {}
-        self._parts: list[NDArray[np.uint8]] = []
+        self._parts: list[FileBytes] = []
         self._open_part(path)
         for part in self._other_parts():
             self._open_part(part)
@@ -73,23 +73,28 @@ class GGUFModel:
         return self.infos[name]
 
     def raw(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of a tensor, read-only."""
+        """The bytes of a tensor."""
         info = self.info(name)
-        return self._parts[info.part][info.start : info.start + info.nbytes]
+        return self._parts[info.part].read(info.start, info.nbytes)
 
-    def row_blocks(self, name: str, rows: int) -> Iterator[NDArray[np.float32]]:
-        """The values of a tensor as float32 [up to ``rows``, columns], in order. Not for ternary types."""
+    def rows(self, name: str, dtype: str = "u1") -> FileRows:
+        """A tensor's rows as they are stored, read when they are asked for: as bytes, or as a type that it is of."""
+        info = self.info(name)
+        stored, rows = np.dtype(dtype), math.prod(info.shape[:-1])
+        columns = info.nbytes // max(1, rows) // stored.itemsize
+        return FileRows(self._parts[info.part], info.start, (rows, columns), stored)
+
+    def dequantise(self, name: str, rows: slice) -> NDArray[np.float32]:
+        """Some rows of a tensor as float32 [rows, columns]. Not for ternary types."""
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
         info = self.info(name)
         try:
             kind = GGMLQuantizationType(info.type_id)
-            data = self.raw(name).reshape(math.prod(info.shape[:-1]), -1)
-            for start in range(0, data.shape[0], rows):
-                # An aligned copy: a tensor may lie at any byte. Wild scales of a damaged file may overflow.
-                with np.errstate(all="ignore"):
-                    yield np.asarray(dequantize(np.array(data[start : start + rows]), kind), dtype=np.float32)
+            # Wild scales of a damaged file may overflow.
+            with np.errstate(all="ignore"):
+                return np.asarray(dequantize(self.rows(name)[rows], kind), dtype=np.float32)
         except (NotImplementedError, ValueError):
             raise ModelFileError(
                 f"{self.path}: tensor {name} has type {info.type_name} ({info.type_id}), which cannot be dequantised"
@@ -113,20 +118,19 @@ class GGUFModel:
 
     def _open_part(self, path: Path) -> None:
         """Read the header of one file and add its tensors."""
-        data = _map_file(path)
-        reader = _HeaderReader(data, path)
-        metadata, tensors = reader.read_header()
+        file = FileBytes(path)
+        metadata, tensors = _HeaderReader(_map_file(path), path).read_header()
         part = len(self._parts)
         if part == 0:
             self.metadata = metadata
         elif metadata.get("split.no") != part:
             raise ModelFileError(f"{path}: split.no is {short(metadata.get('split.no'))}; expected {part}")
-        self._parts.append(data)
+        self._parts.append(file)
         for name, type_id, shape, start in tensors:
             type_name, nbytes = _tensor_size(path, name, type_id, shape)
-            if start + nbytes > data.size:
+            if start + nbytes > file.size:
                 raise ModelFileError(
-                    f"{path}: truncated: tensor {name} ends at byte {start + nbytes}, the file has {data.size}"
+                    f"{path}: truncated: tensor {name} ends at byte {start + nbytes}, the file has {file.size}"
                 )
             if name in self.infos:
                 raise ModelFileError(f"{path}: tensor {name} is there twice")
@@ -222,15 +226,10 @@ class _HeaderReader:
 
 
 def _map_file(path: Path) -> NDArray[np.uint8]:
-    """The bytes of a file as a read-only map."""
-    try:
-        if path.stat().st_size == 0:
-            raise ModelFileError(f"{path}: not a GGUF file (it is empty)")
-        return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    except FileNotFoundError:
-        raise ModelFileError(f"{path}: no such file") from None
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from None
+    """The bytes of a file as a read-only map, for the header."""
+    if path.stat().st_size == 0:
+        raise ModelFileError(f"{path}: not a GGUF file (it is empty)")
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
 
 
 def _tensor_size(path: Path, name: str, type_id: int, shape: tuple[int, ...]) -> tuple[str, int]:

@@ -1,8 +1,7 @@
-"""Safetensors files and sharded models, read lazily: memory-mapped, one tensor at a time.
+"""Safetensors files and sharded models, read lazily: one tensor at a time, or some rows of one.
 
-The safetensors library checks a file when it is opened (header, offsets, gaps, overlaps). The values are then taken
-from the map by this module, because the library cannot give bfloat16 to NumPy: here BF16 comes out as its raw uint16
-bits.
+The safetensors library checks a file when it is opened (header, offsets, gaps, overlaps). The values are then read by
+this module, because the library cannot give bfloat16 to NumPy: here BF16 comes out as its raw uint16 bits.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from tritune.errors import ModelFileError
 from tritune.formats.fields import read_json_object, short
+from tritune.formats.file_bytes import FileBytes, FileRows
 
 NUMPY_TYPES: dict[str, str] = {
     "BOOL": "|b1",
@@ -50,25 +50,28 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """One memory-mapped file. ``infos`` lists its tensors; ``read`` gives one."""
+    """One file. ``infos`` lists its tensors; ``read`` gives one."""
 
     def __init__(self, path: Path) -> None:
         """Open and check a file. Raises ModelFileError, one line, for any damage."""
         self.path = path
         self.metadata, self.infos = _read_header(path)
-        self._bytes = _map_file(path) if self.infos else np.zeros(0, dtype=np.uint8)
+        self._file = FileBytes(path)
 
     def read(self, name: str) -> NDArray[Any]:
-        """The values of a tensor, read-only; BF16 as raw uint16. Raises ModelFileError for a dtype NumPy lacks."""
+        """The values of a tensor; BF16 as raw uint16. Raises ModelFileError for a dtype NumPy lacks."""
         info = self.infos[name]
+        return self._file.read(info.start, info.nbytes).view(self._dtype(info)).reshape(info.shape)
+
+    def rows(self, name: str) -> FileRows:
+        """A matrix whose rows are read when they are asked for. Raises as ``read``."""
+        info = self.infos[name]
+        return FileRows(self._file, info.start, info.shape, self._dtype(info))
+
+    def _dtype(self, info: TensorInfo) -> np.dtype[Any]:
         if info.dtype not in NUMPY_TYPES:
-            raise ModelFileError(f"{self.path}: tensor {name} has dtype {info.dtype}, which is not supported")
-        raw = self._bytes[info.start : info.start + info.nbytes]
-        dtype = np.dtype(NUMPY_TYPES[info.dtype])
-        # A file may put a tensor at any byte; NumPy wants it aligned.
-        if raw.ctypes.data % dtype.itemsize:
-            raw = np.array(raw)
-        return raw.view(dtype).reshape(info.shape)
+            raise ModelFileError(f"{self.path}: tensor {info.name} has dtype {info.dtype}, which is not supported")
+        return np.dtype(NUMPY_TYPES[info.dtype])
 
 
 class SafetensorsModel:
@@ -100,6 +103,11 @@ class SafetensorsModel:
         """The values of a tensor (see SafetensorsFile.read)."""
         self.info(name)
         return self._file_of[name].read(name)
+
+    def rows(self, name: str) -> FileRows:
+        """The rows of a matrix (see SafetensorsFile.rows)."""
+        self.info(name)
+        return self._file_of[name].rows(name)
 
 
 def open_safetensors_model(directory: Path) -> SafetensorsModel:
@@ -163,11 +171,6 @@ def _read_header(path: Path) -> tuple[dict[str, str], dict[str, TensorInfo]]:
             raise ModelFileError(f"{path}: tensor {name} has a size that does not fit its shape {shape}")
         infos[name] = TensorInfo(name, str(entry["dtype"]), shape, 8 + length + start, stop - start)
     return dict(metadata), infos
-
-
-def _map_file(path: Path) -> NDArray[np.uint8]:
-    """The bytes of a file as a read-only map (not a np.memmap, whose slices are slow to make)."""
-    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
 
 
 def _one_line(error: Exception) -> str:

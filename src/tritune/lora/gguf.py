@@ -99,8 +99,7 @@ class GgufFile:
             )
 
     def _read(self, name: str) -> Floats:
-        rows = list(self._file.row_blocks(name, 1 << 12))
-        return np.concatenate(rows).reshape(self._file.info(name).shape)
+        return self._file.dequantise(name, slice(None)).reshape(self._file.info(name).shape)
 
 
 def _place(name: str) -> Place | None:

@@ -11,10 +11,13 @@ from typing import Literal
 
 from tritune.backends.base import Backend, Buffer, LoRA, Rows, Table, TernaryWeight
 from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers
+from tritune.models.int8_head import Int8Rows
 from tritune.models.weights import FloatTable, LayerWeights, ModelSource
 from tritune.ops.rope import rope_table
 
 Activations = Literal["int8", "float"]
+Head = Literal["stored", "int8"]
+"""How the output head is held: as in the file, or its rows in int8 with a scale each."""
 Attend = Callable[[int, BlockBuffers], None]
 """Reads ``qkv`` of the buffers, writes ``o``, for a layer."""
 
@@ -52,22 +55,31 @@ def upload_layer(backend: Backend, weights: LayerWeights) -> Layer:
 class BitNet:
     """A model's weights on a device, and the ops that make a block of it."""
 
-    def __init__(self, backend: Backend, source: ModelSource, activations: Activations = "int8") -> None:
+    def __init__(
+        self, backend: Backend, source: ModelSource, activations: Activations = "int8", head: Head = "stored"
+    ) -> None:
         """Upload a model, a layer at a time. activations: int8 as it was trained, or float (rounding off, for
-        tests)."""
+        tests). head: int8 halves what a step reads of it, and changes the logits a little."""
         self.backend = backend
         self.config = source.config
         self.floats = activations == "float"
         self.layers = [upload_layer(backend, source.layer(i)) for i in range(self.config.num_layers)]
         self.embedding = self._table(source.embedding())
-        head = source.head()
-        self.head = self.embedding if head is None else self._table(head)
+        own = source.head()
+        if head == "int8":
+            self.head = self._int8_table(source.embedding() if own is None else own)
+        else:
+            self.head = self.embedding if own is None else self._table(own)
         self.final_norm = backend.upload(source.final_norm())
         config = self.config
         self.rope = backend.upload(rope_table(config.max_positions, config.head_dim, config.rope_theta))
 
     def _table(self, table: FloatTable) -> Table:
-        return self.backend.table(table.data, table.dtype)
+        return self.backend.table(table.rows, table.dtype)
+
+    def _int8_table(self, table: FloatTable) -> Table:
+        rows = Int8Rows(table)
+        return self.backend.table(rows, "i8", rows.scales)
 
     @property
     def heads(self) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritune.errors import ModelFileError
+from tritune.formats.file_bytes import equal_rows
 from tritune.formats.gguf import I2_S, TQ1_0, TQ2_0, GGUFModel
 from tritune.formats.packing import decode_i2_s, decode_tq1_0, decode_tq2_0
 from tritune.models.config import GenerationDefaults, ModelConfig
@@ -34,7 +36,25 @@ FLOAT_TYPES: dict[str, tuple[Literal["f32", "f16", "bf16"], str]] = {
     "BF16": ("bf16", "<u2"),
 }
 
-TABLE_ROWS = 4096  # rows of a quantised table that are dequantised at a time
+
+@dataclass(frozen=True)
+class QuantisedRows:
+    """A quantised table, in float16: a RowSource."""
+
+    file: GGUFModel
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        return self.file.info(self.name).shape
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.float16]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = self.file.dequantise(self.name, rows).astype(np.float16)
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{self.file.path}: tensor {self.name} holds values that float16 cannot")
+        return values
 
 
 class GGUFSource(ModelSource):
@@ -93,24 +113,13 @@ class GGUFSource(ModelSource):
         """A table as it is stored if it is stored in floats, and in float16 if it is quantised."""
         info = self._file.info(name)
         if info.type_name in FLOAT_TYPES:
-            raw = self._file.raw(name)
             dtype, stored = FLOAT_TYPES[info.type_name]
-            # A file may put a tensor at any byte; NumPy wants it aligned.
-            data = (np.array(raw) if raw.ctypes.data % 4 else raw).view(stored).reshape(info.shape)
-            return FloatTable(data, dtype)
-        table = np.empty(info.shape, dtype=np.float16)
-        start = 0
-        for rows in self._file.row_blocks(name, TABLE_ROWS):
-            with np.errstate(over="ignore", invalid="ignore"):
-                table[start : start + rows.shape[0]] = rows
-            start += rows.shape[0]
-        if not np.isfinite(table).all():
-            raise ModelFileError(f"{self._file.path}: tensor {name} holds values that float16 cannot")
-        return FloatTable(table, "f16")
+            return FloatTable(self._file.rows(name, stored), dtype)
+        return FloatTable(QuantisedRows(self._file, name), "f16")
 
     def _vector(self, name: str) -> NDArray[np.float32]:
         """A one-dimensional tensor as float32. Raises ModelFileError when a value is not finite."""
-        values = next(self._file.row_blocks(name, 1)).reshape(-1)
+        values = self._file.dequantise(name, slice(None)).reshape(-1)
         if not np.isfinite(values).all():
             raise ModelFileError(f"{self._file.path}: tensor {name} holds values that are not finite")
         return values
@@ -119,7 +128,7 @@ class GGUFSource(ModelSource):
         """Whether two tensors hold the same bytes in the same type."""
         first, second = self._file.info(a), self._file.info(b)
         same_kind = (first.type_id, first.shape) == (second.type_id, second.shape)
-        return same_kind and np.array_equal(self._file.raw(a), self._file.raw(b))
+        return same_kind and equal_rows(self._file.rows(a), self._file.rows(b))
 
 
 def _check_tensors(file: GGUFModel, config: ModelConfig) -> None:

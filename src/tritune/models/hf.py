@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tritune.errors import ModelFileError
 from tritune.formats.fields import read_json_object
+from tritune.formats.file_bytes import equal_rows
 from tritune.formats.packing import unpack_hf
 from tritune.formats.safetensors import SafetensorsModel, open_safetensors_model
 from tritune.models.config import GenerationDefaults, ModelConfig
@@ -96,7 +97,7 @@ class HFSource(ModelSource):
         return TernaryMatrix(unpack_hf(self._tensors.read(name + ".weight"), name + ".weight"), float(scale))
 
     def _table(self, name: str) -> FloatTable:
-        return FloatTable(self._tensors.read(name), FLOAT_TYPES[self._tensors.info(name).dtype])
+        return FloatTable(self._tensors.rows(name), FLOAT_TYPES[self._tensors.info(name).dtype])
 
     def _floats(self, name: str) -> NDArray[np.float32]:
         """A float tensor as float32. Raises ModelFileError when a value is not finite."""
@@ -192,4 +193,4 @@ def _storage(config: Mapping[str, Any], tensors: SafetensorsModel, sub_norms: bo
 
 def _equal_tables(a: FloatTable, b: FloatTable) -> bool:
     """Whether two tables hold the same bits."""
-    return a.dtype == b.dtype and np.array_equal(a.data, b.data)
+    return a.dtype == b.dtype and equal_rows(a.rows, b.rows)

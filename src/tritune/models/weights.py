@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritune.errors import ModelFileError
+from tritune.formats.file_bytes import RowSource
 from tritune.models.config import GenerationDefaults, ModelConfig
 
 
@@ -26,8 +27,13 @@ class TernaryMatrix:
 class FloatTable:
     """A [V, D] table in its file's own precision: float32, float16, or the raw uint16 bits of bfloat16."""
 
-    data: NDArray[np.generic]
+    rows: RowSource  # an array, or rows that are read from the file when they are asked for
     dtype: Literal["f32", "f16", "bf16"]
+
+    @property
+    def data(self) -> NDArray[np.generic]:
+        """All rows."""
+        return self.rows[:]
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,13 @@ class CpuBuffer(Buffer):
 
 
 class CpuTable(Table):
-    """A [V, D] table in f32, f16 or bf16, as stored in the model's file."""
+    """A [V, D] table in f32, f16 or bf16, as stored in the model's file, or in int8 with scales."""
 
-    def __init__(self, buffer: CpuBuffer) -> None:
+    def __init__(self, buffer: CpuBuffer, scales: Buffer | None = None) -> None:
         self.rows, self.columns = buffer.shape
         self.dtype = buffer.dtype
-        self.nbytes = buffer.nbytes
+        self.scales = scales  # f32 [V], of int8 rows
+        self.nbytes = buffer.nbytes + (0 if scales is None else 4 * scales.size)
         self.buffer = buffer
         self.address = buffer.address
 

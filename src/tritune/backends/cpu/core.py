@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tritune.backends.base import NUMPY_DTYPES, Array, Backend, Buffer, DType, Program, Stats, Table
 from tritune.backends.profile import Profile
 from tritune.errors import DeviceError
+from tritune.formats.file_bytes import RowSource, row_blocks
 
 from .buffers import Block, CpuBuffer, CpuTable, cast, own_buffer
 from .program import CpuProgram
@@ -96,11 +98,14 @@ class CpuCore(Backend):
         """See Backend.read."""
         return own_buffer(buffer).array.copy()
 
-    def table(self, array: Array, dtype: DType) -> Table:
-        """See Backend.table."""
-        buffer = self.empty((array.shape[0], array.shape[1]), dtype)
-        self.write(buffer, array)
-        return CpuTable(buffer)
+    def table(self, rows: RowSource, dtype: DType, scales: NDArray[np.float32] | None = None) -> Table:
+        """See Backend.table. Raises DeviceError when scales are missing, or not wanted."""
+        if (dtype == "i8") != (scales is not None):
+            raise DeviceError(f"a table of {dtype} {'without' if scales is None else 'with'} scales")
+        buffer = self.empty((rows.shape[0], rows.shape[1]), dtype)
+        for part in row_blocks(rows.shape[0], rows.shape[1] * buffer.array.itemsize):
+            buffer.array[part] = cast(rows[part], dtype)
+        return CpuTable(buffer, None if scales is None else self.upload(scales))
 
     def close(self) -> None:
         """See Backend.close. Closing twice is harmless."""

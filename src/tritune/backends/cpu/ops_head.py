@@ -45,9 +45,9 @@ class HeadOps(CpuCore):
         """See Backend.sampling_logits.
 
         Greedy and top-k read the table's rough rows, then as stored those that could be among the k best: greedy 0.4
-        times the bytes. Other settings, and more than four rows, read the whole table as stored.
+        times the bytes. Other settings, more than four rows, and an int8 head read the whole table as it is held.
         """
-        if not self.rough_head:
+        if not self.rough_head or own_table(table).scales is not None:
             return self.logits(x, table, out)
         op, rows = "sampling_logits", x.shape[0]
         own = self._head_table(op, table, x, out)
@@ -70,7 +70,7 @@ class HeadOps(CpuCore):
     def sampling_bytes(self, table: Table) -> int:
         """Bytes of the head that drawing a greedy token reads, but for the few rows that are read as stored."""
         own = own_table(table)
-        if not self.rough_head:
+        if not self.rough_head or own.scales is not None:
             return own.nbytes
         rough = self._rough_rows(own)
         return sum(b.nbytes for b in (rough.codes, rough.scales, rough.errors, rough.norms))
@@ -101,14 +101,21 @@ class HeadOps(CpuCore):
         own = self._head_table("logits", table, x, out)
         rows = x.shape[0]
         scratch = self._bytes("logits", self.native.logits_scratch_bytes(self._pool, rows, own.columns))
-        self.call("logits", x, own, _KINDS[own.dtype], out, rows, own.columns, own.rows, scratch)
+        self._product("logits", x, own, out, rows, scratch)
 
     def logits_backward(self, dlogits: Buffer, table: Table, dx: Buffer) -> None:
         """See Backend.logits_backward."""
         own = self._head_table("logits_backward", table, dx, dlogits)
         rows = dx.shape[0]
         scratch = self._bytes("logits_backward", self.native.logits_backward_scratch_bytes(self._pool, rows))
-        self.call("logits_backward", dlogits, own, _KINDS[own.dtype], dx, rows, own.columns, own.rows, scratch)
+        self._product("logits_backward", dlogits, own, dx, rows, scratch)
+
+    def _product(self, op: str, source: Buffer, table: CpuTable, target: Buffer, rows: int, scratch: Buffer) -> None:
+        sizes = rows, table.columns, table.rows, scratch
+        if table.scales is None:
+            self.call(op, source, table, _KINDS[table.dtype], target, *sizes)
+        else:
+            self.call("int8_" + op, source, table, table.scales, target, *sizes)
 
     def cross_entropy(self, logits: Buffer, targets: Buffer, coefficients: Buffer, nll: Buffer, backward: bool) -> None:
         """See Backend.cross_entropy."""
@@ -123,7 +130,7 @@ class HeadOps(CpuCore):
     def _head_table(self, op: str, table: Table, hidden: Buffer, logits: Buffer) -> CpuTable:
         """The table of a product between hidden f32 [R, D] and logits f32 [R, V]."""
         own = own_table(table)
-        if own.dtype not in _KINDS:
+        if own.scales is None and own.dtype not in _KINDS:
             raise DeviceError(f"{op}: a table of {own.dtype}, expected one of {', '.join(_KINDS)}")
         rows = hidden.shape[0]
         self.expect(op, "the hidden side", hidden, "f32", rows, own.columns)

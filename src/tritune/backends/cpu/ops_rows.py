@@ -32,6 +32,8 @@ class RowOps(CpuCore):
         """See Backend.embed. Ids outside of the table give rows of zeros."""
         own = own_table(table)
         count = tokens.size
+        if own.dtype not in FORMATS:
+            raise DeviceError(f"embed: a table of {own.dtype}, expected one of {', '.join(FORMATS)}")
         self.expect("embed", "tokens", tokens, "i32", count)
         self.expect("embed", "x", x, "f32", count, own.columns)
         self.call("embed", tokens, own, FORMATS[own.dtype], x, count, own.rows, own.columns)

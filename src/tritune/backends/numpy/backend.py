@@ -29,6 +29,7 @@ from tritune.backends.numpy.head import HeadOps
 from tritune.backends.numpy.linear import LinearOps
 from tritune.backends.numpy.rows import RowOps
 from tritune.errors import OutOfMemoryError
+from tritune.formats.file_bytes import RowSource
 
 
 class NumpyBackend(RowOps, LinearOps, HeadOps, Backend):
@@ -70,9 +71,10 @@ class NumpyBackend(RowOps, LinearOps, HeadOps, Backend):
         self.stats.bytes_allocated += codes.nbytes
         return NumpyTernary(codes, row_scale, sizes, self._scratch)
 
-    def table(self, array: Array, dtype: DType) -> Table:
+    def table(self, rows: RowSource, dtype: DType, scales: NDArray[np.float32] | None = None) -> Table:
+        array = rows[:]
         self.stats.bytes_allocated += array.nbytes
-        return NumpyTable(array, dtype)
+        return NumpyTable(array, dtype, scales)
 
     def close(self) -> None:
         self._scratch = Scratch(self.dtype)

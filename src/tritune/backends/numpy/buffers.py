@@ -66,10 +66,11 @@ class Scratch:
 
 @dataclass(eq=False)
 class NumpyTable(Table):
-    """A table in the file's own format (bf16 as raw uint16)."""
+    """A table in the file's own format (bf16 as raw uint16), or in int8 with a scale for each row."""
 
     array: Array
     dtype: DType
+    scales: NDArray[np.float32] | None = None  # [V]
 
     def __post_init__(self) -> None:
         self.rows, self.columns = self.array.shape

@@ -82,18 +82,18 @@ class LinearOps(Calls):
 
     def logits(self, x: Buffer, table: Table, out: Buffer) -> None:
         assert isinstance(table, NumpyTable)
-        rows = table.array
+        rows, scales = table.array, table.scales
 
         def call() -> None:
-            array(out)[...] = logits(array(x), rows)
+            array(out)[...] = logits(array(x), rows, scales)
 
         self._do(call)
 
     def logits_backward(self, dlogits: Buffer, table: Table, dx: Buffer) -> None:
         assert isinstance(table, NumpyTable)
-        rows = table.array
+        rows, scales = table.array, table.scales
 
         def call() -> None:
-            array(dx)[...] = logits_backward(array(dlogits), rows)
+            array(dx)[...] = logits_backward(array(dlogits), rows, scales)
 
         self._do(call)

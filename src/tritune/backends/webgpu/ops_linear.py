@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.backends.base import Array, Buffer, Dropout, DType, LoRA, LoRAGrad, Rows, Table, TernaryWeight
+from tritune.backends.base import Buffer, Dropout, DType, LoRA, LoRAGrad, Rows, Table, TernaryWeight
 from tritune.errors import DeviceError
+from tritune.formats.file_bytes import RowSource
 from tritune.ops.dropout import dropout_threshold
 
 from .core import WebGPUCore
@@ -29,9 +30,11 @@ class LinearOps(WebGPUCore):
             raise DeviceError(f"pack_ternary: {len(parts)} parts, the kernels know at most {MAX_PARTS}")
         return upload_ternary(self.memory, parts, self.device.max_binding)
 
-    def table(self, array: Array, dtype: DType) -> Table:
-        """See Backend.table."""
-        return upload_table(self.memory, array, dtype, self.device.max_binding)
+    def table(self, rows: RowSource, dtype: DType, scales: NDArray[np.float32] | None = None) -> Table:
+        """See Backend.table. There is no int8 head on this device yet."""
+        if scales is not None:
+            raise DeviceError("head int8: WebGPU reads the output head as stored; expected head stored, or device cpu")
+        return upload_table(self.memory, rows, dtype, self.device.max_binding)
 
     def linear(
         self,

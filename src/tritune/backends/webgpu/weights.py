@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.backends.base import Array, DType, Table, TernaryWeight
+from tritune.backends.base import DType, Table, TernaryWeight
 from tritune.errors import DeviceError
+from tritune.formats.file_bytes import RowSource, row_blocks
 
 from .buffers import WebGPUBuffer, item_bytes
 from .memory import Memory
@@ -89,20 +90,22 @@ def upload_ternary(memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float
     return WebGPUTernary(words_buffer, scales_buffer, sizes, columns)
 
 
-def upload_table(memory: Memory, array: Array, dtype: DType, max_binding: int) -> WebGPUTable:
+def upload_table(memory: Memory, source: RowSource, dtype: DType, max_binding: int) -> WebGPUTable:
     """See Backend.table. Raises DeviceError for another dtype or shape, or when one row exceeds the binding limit."""
     if dtype not in ("f32", "f16", "bf16"):
         raise DeviceError(f"a table is f32, f16 or bf16, found {dtype}")
-    if array.ndim != 2 or array.shape[1] % 4:
-        raise DeviceError(f"a table is [rows, columns] with columns a multiple of 4, found {array.shape}")
-    rows, columns = array.shape
+    if len(source.shape) != 2 or source.shape[1] % 4:
+        raise DeviceError(f"a table is [rows, columns] with columns a multiple of 4, found {source.shape}")
+    rows, columns = source.shape
     most = max_binding // (columns * item_bytes(dtype))
     if most < 1:
         raise DeviceError(f"a row of a table ({columns} {dtype}) exceeds the binding limit, {max_binding} bytes")
     shards: list[TableShard] = []
     for first in range(0, rows, most):
-        part = array[first : first + most]
-        buffer = memory.empty(part.shape, dtype)
-        memory.write(buffer, part)
-        shards.append(TableShard(first, part.shape[0], buffer))
+        count = min(most, rows - first)
+        buffer = memory.empty((count, columns), dtype)
+        for part in row_blocks(count, columns * item_bytes(dtype)):
+            values = source[first + part.start : first + part.stop]
+            memory.write(buffer.view(part.start * columns, values.shape), values)
+        shards.append(TableShard(first, count, buffer))
     return WebGPUTable(tuple(shards), columns, dtype)

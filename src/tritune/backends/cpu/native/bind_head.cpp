@@ -9,6 +9,8 @@ namespace tritune {
 void bind_head(nanobind::module_& module) {
     bind_op(module, "logits", &logits);
     bind_op(module, "logits_backward", &logits_backward);
+    bind_op(module, "int8_logits", &int8_logits);
+    bind_op(module, "int8_logits_backward", &int8_logits_backward);
     bind_op(module, "cross_entropy", &cross_entropy);
     bind_op(module, "make_rough", &make_rough);
     bind_op(module, "sampling_logits", &sampling_logits);

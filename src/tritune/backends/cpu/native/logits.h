@@ -15,4 +15,10 @@ void logits(Pool& pool, const float* x, const std::uint8_t* table, int kind, flo
 void logits_backward(Pool& pool, const float* dlogits, const std::uint8_t* table, int kind, float* dx, Index rows,
                      Index columns, Index vocabulary, float* scratch);
 
+// The same for int8 rows, row v of which stands for scales[v] times it.
+void int8_logits(Pool& pool, const float* x, const std::int8_t* table, const float* scales, float* out, Index rows,
+                 Index columns, Index vocabulary, float* scratch);
+void int8_logits_backward(Pool& pool, const float* dlogits, const std::int8_t* table, const float* scales, float* dx,
+                          Index rows, Index columns, Index vocabulary, float* scratch);
+
 }  // namespace tritune

@@ -46,9 +46,10 @@ typedef float F __attribute__((vector_size(4 * W)));
 typedef std::int32_t I __attribute__((vector_size(4 * W)));
 typedef std::uint32_t U __attribute__((vector_size(4 * W)));
 typedef std::uint16_t H __attribute__((vector_size(2 * W)));
+typedef std::int8_t B __attribute__((vector_size(W)));
 
-// Storage of a table or a cache. bf16 and f16 are raw 16-bit words.
-enum class Kind : int { f32 = 0, f16 = 1, bf16 = 2 };
+// Storage of a table or a cache. bf16 and f16 are raw 16-bit words; int8 rows have a scale beside them.
+enum class Kind : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3 };
 
 TRITUNE_INLINE F splat(float x) { return x - F{}; }
 TRITUNE_INLINE I splat_i(std::int32_t x) { return x - I{}; }
@@ -124,6 +125,20 @@ struct Stored {
     static TRITUNE_INLINE F load_some(const Type* p, Index n) {
         Type x[W] = {};
         std::memcpy(x, p, static_cast<std::size_t>(n) * sizeof(Type));
+        return load(x);
+    }
+};
+template <>
+struct Stored<Kind::i8> {
+    using Type = std::int8_t;
+    static TRITUNE_INLINE F load(const Type* p) {
+        B bytes;
+        std::memcpy(&bytes, p, sizeof bytes);
+        return __builtin_convertvector(__builtin_convertvector(bytes, I), F);
+    }
+    static TRITUNE_INLINE F load_some(const Type* p, Index n) {
+        Type x[W] = {};
+        std::memcpy(x, p, static_cast<std::size_t>(n));
         return load(x);
     }
 };
