@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from tritune.errors import ConfigError, ContextLengthError
 from tritune.generation import Engine, GenerationSettings
-from tritune.lora import Adapter
+from tritune.lora import Adapter, AdapterLike
 from tritune.model import Model
 from tritune.models.batch import Piece
 from tritune.models.training_state import MicroBatch, TrainingState, next_token_targets
 
 
-def create_inference_state(model: Model, adapter: Adapter | None = None) -> Engine:
+def create_inference_state(model: Model, adapter: AdapterLike | None = None) -> Engine:
     """Scratch buffers, programs and cache for one sequence; no backward buffer is among them.
 
     The model keeps one for the base and one for an adapter: asking again for the same one gives the same one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tritune.lora import Adapter
+from tritune.lora import AdapterLike, as_one
 from tritune.model import Model
 from tritune.stream import TextStream
 from tritune.text import Message
@@ -14,10 +14,12 @@ from tritune.text import Message
 class Chat:
     """One conversation with a model. ``say`` streams the answer and remembers both sides."""
 
-    def __init__(self, model: Model, adapter: Adapter | None = None, system: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: Model, adapter: AdapterLike | None = None, system: str | None = None, **options: Any
+    ) -> None:
         """options: those of ``Model.stream``, for every turn."""
         self.model = model
-        self.adapter = adapter
+        self.adapter = as_one(adapter)
         self.options = options
         self.last: TextStream | None = None
         self._system: list[Message] = [{"role": "system", "content": system}] if system else []

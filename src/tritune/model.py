@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tritune.assets import BUILTIN_MODEL
 from tritune.backends import open_backend
 from tritune.backends.base import Backend
-from tritune.errors import AdapterError, ConfigError, ContextLengthError
+from tritune.errors import ConfigError, ContextLengthError
 from tritune.formats.fields import short
 from tritune.generation import Engine, Engines, GenerationSettings
-from tritune.lora import Adapter, AdapterPool
+from tritune.lora import Adapter, AdapterLike, AdapterPool, as_one
 from tritune.models.batch import Piece
 from tritune.models.bitnet import Activations, BitNet, Head
 from tritune.models.cache import CachedSequence
@@ -120,7 +120,7 @@ class Model:
         self.backend.close()
 
     # -- numbers ------------------------------------------------------------------------------------------------------
-    def logits(self, token_ids: Sequence[int], adapter: Adapter | None = None) -> NDArray[np.float32]:
+    def logits(self, token_ids: Sequence[int], adapter: AdapterLike | None = None) -> NDArray[np.float32]:
         """Logits float32 [T, vocab] after each of the T tokens. Raises ConfigError, ContextLengthError."""
         tokens = self._checked(token_ids)
         engine = self.engine(adapter)
@@ -185,7 +185,7 @@ class Model:
         found = self._training if self._training is not None and self._training[0] == key else None
         self._training = None
         if found is None:
-            self._check_adapter(adapter)
+            adapter.check_fits(self.config)
             pool = AdapterPool.for_adapters(self.backend, [adapter])
             dropout_state = self.backend.empty((2,), "u32")
             pool.set_dropout(dropout, dropout_state)
@@ -208,14 +208,14 @@ class Model:
         return found[1], found[2]
 
     # -- text ---------------------------------------------------------------------------------------------------------
-    def generate(self, prompt: Prompt, adapter: Adapter | None = None, **options: object) -> str:
+    def generate(self, prompt: Prompt, adapter: AdapterLike | None = None, **options: object) -> str:
         """The text that follows a prompt; the options are those of ``stream``."""
         return self.stream(prompt, adapter, **options).read()  # type: ignore[arg-type]
 
     def stream(
         self,
         prompt: Prompt,
-        adapter: Adapter | None = None,
+        adapter: AdapterLike | None = None,
         *,
         max_tokens: int | None = None,
         temperature: float | None = 0.0,
@@ -231,7 +231,8 @@ class Model:
         """Generate text piece by piece: iterate over the result; then its finish_reason says why it ended.
 
         prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat
-        messages, or token ids. A setting of None means the model's own generation_config, and max_tokens then at most
+        messages, or token ids. adapter: one, or several with weights, ``[(a, 0.7), (b, 0.3)]``, whose weighted
+        corrections are added. A setting of None means the model's own generation_config, and max_tokens then at most
         what the context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
         Raises ConfigError, ContextLengthError.
         """
@@ -303,20 +304,13 @@ class Model:
                 raise ConfigError(f"prompt: expected text, chat messages or token ids, found {short(item)}")
         return self._checked(items)  # type: ignore[arg-type]
 
-    def engine(self, adapter: Adapter | None = None) -> Engine:
+    def engine(self, adapter: AdapterLike | None = None) -> Engine:
         """The engine that generates with an adapter (None: the base); made on first use, kept for the base and one
-        adapter."""
-        if adapter is not None:
-            self._check_adapter(adapter)
-        return self._engines.get(adapter)
-
-    def _check_adapter(self, adapter: Adapter) -> None:
-        mine, theirs = self.config, adapter.model_config
-        for label in ("hidden_size", "intermediate_size", "num_layers", "q_size", "kv_size"):
-            if getattr(mine, label) != getattr(theirs, label):
-                raise AdapterError(
-                    f"the adapter was made for {label} {getattr(theirs, label)}, this base has {getattr(mine, label)}"
-                )
+        adapter. Several adapters with weights are made one first."""
+        one = as_one(adapter)
+        if one is not None:
+            one.check_fits(self.config)
+        return self._engines.get(one)
 
     def _checked(self, token_ids: Sequence[int]) -> list[int]:
         tokens = [int(token) for token in token_ids]

@@ -15,13 +15,13 @@ import click
 
 from tritune.cli.errors import INTERRUPTED, note
 from tritune.cli.options import (
-    adapter_option,
+    adapters_option,
     checked_text,
     context_option,
     device_option,
     drawn_seed,
     head_option,
-    load_adapter,
+    load_adapters,
     load_model,
     model_option,
     sampling_options,
@@ -40,7 +40,7 @@ HELP = "/reset forgets the conversation, /exit leaves (as Ctrl-D does); Ctrl-C i
 
 @click.command()
 @model_option
-@adapter_option
+@adapters_option
 @system_option
 @sampling_options
 @context_option
@@ -50,7 +50,7 @@ HELP = "/reset forgets the conversation, /exit leaves (as Ctrl-D does); Ctrl-C i
 @template_option
 def chat(
     model: str | None,
-    adapter: str | None,
+    adapters: Sequence[str],
     system: str | None,
     seed: int | None,
     stop: Sequence[str],
@@ -71,7 +71,7 @@ def chat(
     said = None if system is None else checked_text("--system", system)
     stops = [checked_text("--stop", item) for item in stop]
     loaded = load_model(model, device, chat_template, context, threads, head)
-    loaded_adapter = load_adapter(adapter, loaded)
+    loaded_adapter = load_adapters(adapters, loaded)
     # A value that cannot be used is told now, not at the first turn.
     loaded.settings(1, seed=drawn_seed(seed), ignore_eos=sampling["ignore_eos"], **_numbers(sampling))
     tell_unused(loaded, sampling)

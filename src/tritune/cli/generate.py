@@ -11,13 +11,13 @@ import click
 
 from tritune.cli.errors import note
 from tritune.cli.options import (
-    adapter_option,
+    adapters_option,
     checked_text,
     context_option,
     device_option,
     drawn_seed,
     head_option,
-    load_adapter,
+    load_adapters,
     load_model,
     model_option,
     profile_option,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_option
-@adapter_option
+@adapters_option
 @click.option("-p", "--prompt", required=True, metavar="TEXT", help="What to answer; - reads it from standard input.")
 @system_option
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without a chat template.")
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Print device, tokens per second and finish reason to stderr.")
 def generate(
     model: str | None,
-    adapter: str | None,
+    adapters: Sequence[str],
     prompt: str,
     system: str | None,
     raw: bool,
@@ -80,7 +80,7 @@ def generate(
     stops = [checked_text("--stop", item) for item in stop]
     chosen = drawn_seed(seed)
     loaded = load_model(model, device, chat_template, context, threads, head)
-    stream = loaded.stream(messages, load_adapter(adapter, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
+    stream = loaded.stream(messages, load_adapters(adapters, loaded), seed=chosen, stop=stops, raw=raw, **sampling)
     tell_unused(loaded, sampling)
     started = time.perf_counter()
     with profiled(loaded, profile):

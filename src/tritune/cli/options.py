@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import math
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +29,12 @@ model_option = click.option(
     "-m", "--model", metavar="PATH|ID", help="A model's directory, a GGUF file or a Hugging Face id.  "
     "[default: the built-in model]",
 )  # fmt: skip
-adapter_option = click.option("-a", "--adapter", metavar="DIR", help="Use this adapter (a PEFT directory).")
+ADAPTER_HELP = "a directory of PEFT or mlx-lm, a GGUF LoRA file or Hesper's"
+adapters_option = click.option(
+    "-a", "--adapter", "adapters", multiple=True, metavar="PATH[=WEIGHT]",
+    help=f"Use this adapter ({ADAPTER_HELP}); with =0.7 behind it, 0.7 times its correction. Given repeatedly, the "
+    "corrections are added.",
+)  # fmt: skip
 device_option = click.option("--device", default="auto", show_default=True, help=DEVICE_HELP)
 threads_option = click.option("--threads", type=int, help="Threads on the CPU.  [default: its physical cores]")
 template_option = click.option(
@@ -103,6 +109,33 @@ def load_adapter(adapter: str | None, model: Model) -> Adapter | None:
     from tritune import Adapter
 
     return None if adapter is None else Adapter.load(adapter, model)
+
+
+def load_adapters(given: Sequence[str], model: Model) -> Adapter | None:
+    """The adapters of ``--adapter``, each with its weight, made one; None if there is none."""
+    from tritune import Adapter
+    from tritune.lora import as_one
+
+    weighted = [weighted_path(text) for text in given]
+    loaded = [(Adapter.load(path, model), weight) for path, weight in weighted]
+    if len(loaded) == 1 and loaded[0][1] == 1:
+        return loaded[0][0]
+    return as_one(loaded or None)
+
+
+def weighted_path(text: str) -> tuple[str, float]:
+    """``PATH=WEIGHT`` or ``PATH``, whose weight is 1; a path that is there is taken whole. Raises UsageError."""
+    path, equals, number = text.rpartition("=")
+    if not equals or Path(text).exists():
+        return text, 1.0
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
+        context = click.get_current_context(silent=True)
+        raise click.UsageError(f"--adapter {text}: expected a number after =, found {number!r}", context)
+    return path, weight
 
 
 def say_what_is_missing(device: str) -> None:

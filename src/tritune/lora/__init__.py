@@ -1,6 +1,7 @@
 """The adapter: its types, its values, its place on a device, its files."""
 
 from tritune.lora.adapter import Adapter
+from tritune.lora.combine import AdapterLike, as_one, combine_adapters
 from tritune.lora.config import LoRAConfig
 from tritune.lora.pool import AdapterPool
 from tritune.lora.types import (
@@ -19,6 +20,7 @@ __all__ = [
     "Adapter",
     "AdapterAdamState",
     "AdapterGrad",
+    "AdapterLike",
     "AdapterPool",
     "LayerAdapter",
     "LayerAdapterAdamState",
@@ -26,4 +28,6 @@ __all__ = [
     "LoRAConfig",
     "Weight",
     "WeightGrad",
+    "as_one",
+    "combine_adapters",
 ]

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from tritune.errors import AdapterError
 from tritune.lora.config import LoRAConfig, Target, resolve_targets
 from tritune.lora.init import fill_kaiming_uniform
 from tritune.lora.layout import Layout, make_layout
@@ -105,6 +106,13 @@ class Adapter:
                 name = tensor_name(target.layer, target.projection, matrix)
                 out[name] = view(flat, target.layer, target.projection, target.rank)
         return out
+
+    def check_fits(self, model: ModelConfig) -> None:
+        """Raise AdapterError when a model has other sizes than the one that the adapter was made for."""
+        for label in ("hidden_size", "intermediate_size", "num_layers", "q_size", "kv_size"):
+            mine, theirs = getattr(self.model_config, label), getattr(model, label)
+            if mine != theirs:
+                raise AdapterError(f"the adapter was made for {label} {mine}, this base has {theirs}")
 
     def copy(self) -> Adapter:
         """An adapter of its own with the same contents."""

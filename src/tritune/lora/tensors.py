@@ -167,7 +167,7 @@ def assemble(tensors: AdapterTensors, settings: Settings, model: ModelConfig, ba
     """
     pairs = pairs_of(tensors, model.num_layers)
     targets = tuple(_target(tensors, module, pair, settings, model) for module, pair in pairs.items())
-    adapter = Adapter(_lora_config(settings, targets, model), model, targets, settings.base_model or base_name)
+    adapter = Adapter(lora_config(settings, targets, model), model, targets, settings.base_model or base_name)
     places = adapter.tensors()
     for (layer, projection), pair in pairs.items():
         for matrix, name in pair.names.items():
@@ -211,7 +211,7 @@ def _sizes(model: ModelConfig, projection: str) -> tuple[tuple[int, str], tuple[
     return (group.parts[group.projections.index(projection)], out_label), (group.in_features, in_label)
 
 
-def _lora_config(settings: Settings, targets: tuple[Target, ...], model: ModelConfig) -> LoRAConfig:
+def lora_config(settings: Settings, targets: tuple[Target, ...], model: ModelConfig) -> LoRAConfig:
     """Settings that would make the same targets again."""
     selection = describe(targets, settings.rank, settings.alpha, model.num_layers)
     return LoRAConfig(
