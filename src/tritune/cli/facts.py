@@ -13,13 +13,7 @@ from tritune.backends.cpu.loading import supported_isas
 from tritune.backends.cpu.threads import physical_cores
 from tritune.backends.webgpu import list_adapters
 from tritune.backends.webgpu.device import AdapterInfo, adapters_problem
-from tritune.formats.fields import read_json_object
-from tritune.formats.safetensors import SafetensorsFile
-from tritune.lora import Adapter
-from tritune.lora.peft_config import parse_peft_config
-from tritune.lora.peft_files import CONFIG_NAME, current_weights
 from tritune.models.config import ModelConfig
-from tritune.models.linears import PROJECTIONS
 from tritune.models.weights import ModelSource, norm_sizes, open_model, projection_shapes
 from tritune.text import ChatTemplate, Tokenizer
 
@@ -137,31 +131,3 @@ def _file_bytes(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
-
-
-def adapter_facts(path: str, model: OpenedModel | None) -> dict[str, Any]:
-    """What an adapter's files say; with a model they are loaded, so that they must fit. Raises AdapterError."""
-    folder = Path(path)
-    if model is not None:
-        Adapter.load(folder, model)
-    weights = current_weights(folder)
-    config = parse_peft_config(read_json_object(folder / CONFIG_NAME), str(folder / CONFIG_NAME))
-    tensors = SafetensorsFile(weights).infos
-    return {
-        "path": path,
-        "base_model": config.base_model or None,
-        "rank": config.rank,
-        "alpha": config.alpha,
-        "rslora": config.rslora,
-        "dropout": config.dropout,
-        "targets": [name for name in PROJECTIONS if any(f".{name}." in tensor for tensor in tensors)],
-        "layers": sorted({int(part) for tensor in tensors for part in _layer_of(tensor)}),
-        "parameters": sum(prod(info.shape) for info in tensors.values()),
-        "file_bytes": weights.stat().st_size,
-        "fits_model": True if model is not None else None,
-    }
-
-
-def _layer_of(tensor: str) -> list[str]:
-    after = tensor.partition(".layers.")[2].partition(".")[0]
-    return [after] if after.isdecimal() else []

@@ -12,7 +12,7 @@ from tritune.cli.options import model_option, template_option
 
 @click.command()
 @model_option
-@click.option("-a", "--adapter", metavar="DIR", help="Show this adapter; with --model, check that it fits the model.")
+@click.option("-a", "--adapter", metavar="PATH", help="Show this adapter; with --model, check that it fits the model.")
 @template_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(model: str | None, adapter: str | None, chat_template: str | None, as_json: bool) -> None:
@@ -20,7 +20,8 @@ def info(model: str | None, adapter: str | None, chat_template: str | None, as_j
 
     `--model built-in` shows the built-in model.
     """
-    from tritune.cli.facts import adapter_facts, device_facts, model_facts, opened_model
+    from tritune.cli.adapter_facts import adapter_facts
+    from tritune.cli.facts import device_facts, model_facts, opened_model
 
     opened = None if model is None else opened_model(model, progress=not as_json)
     facts: dict[str, Any] = {"devices": device_facts()}
@@ -33,7 +34,7 @@ def info(model: str | None, adapter: str | None, chat_template: str | None, as_j
 
 def _sections(facts: dict[str, Any]) -> list[str]:
     sections = [_devices(facts["devices"])]
-    sections += [_table(name, facts[name]) for name in ("model", "adapter") if name in facts]
+    sections += [table(name, facts[name]) for name in ("model", "adapter") if name in facts]
     return sections
 
 
@@ -56,7 +57,8 @@ def _devices(devices: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _table(title: str, facts: dict[str, Any]) -> str:
+def table(title: str, facts: dict[str, Any]) -> str:
+    """Facts for people, one a line."""
     shown = {name.replace("_", " "): _text(name, value) for name, value in facts.items() if value is not None}
     width = max(map(len, shown))
     return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in shown.items())])
@@ -67,11 +69,23 @@ def _text(name: str, value: Any) -> str:
         return _yes(value)
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
+    if name == "norms":
+        return norms_text(value)
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
     if isinstance(value, int):
         return _size(value) if name.endswith("bytes") else f"{value:,}"
     return str(value)
+
+
+def norms_text(norms: dict[str, float]) -> str:
+    """Norms by module as their mean for each projection, and the whole."""
+    by_name: dict[str, list[float]] = {}
+    for path, norm in norms.items():
+        by_name.setdefault(path.rpartition(".")[2], []).append(norm)
+    means = [f"{name} {sum(values) / len(values):.4g}" for name, values in by_name.items()]
+    whole = sum(norm * norm for norm in norms.values()) ** 0.5
+    return f"{', '.join(means)} (means over the layers of ‖s·B·A‖); all {whole:.4g}"
 
 
 def _size(count: int) -> str:

@@ -7,6 +7,7 @@ from importlib import metadata
 
 import click
 
+from tritune.cli.adapter import adapter
 from tritune.cli.chat import chat
 from tritune.cli.demo import demo
 from tritune.cli.errors import exit_code_of
@@ -35,7 +36,7 @@ def commands() -> None:
     """
 
 
-for command in (demo, train, generate, chat, info):
+for command in (demo, train, generate, chat, info, adapter):
     commands.add_command(command)
 
 

@@ -148,7 +148,7 @@ def _weighted(tensors: Floats, weights: Sequence[float]) -> Floats:
 
 
 def _ties(tensors: Floats, weights: Sequence[float], density: float) -> Floats:
-    """Trim each tensor to its largest values, elect a sign for each element, average the weighted values with that sign."""
+    """Trim each tensor to its largest values, elect a sign for each element, average what is left with that sign."""
     trimmed = np.stack([_trim(tensor, density) for tensor in tensors])
     elected = np.where(trimmed.sum(0) >= 0, 1, -1)
     agrees = np.sign(trimmed) == elected

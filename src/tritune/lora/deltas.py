@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tritune.errors import AdapterError
 from tritune.lora.adapter import Adapter
 from tritune.lora.peft_config import Module
 from tritune.lora.types import Weight
-from tritune.models.linears import PROJECTIONS
+from tritune.models.linears import PROJECTIONS, module_path
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,15 @@ def delta_norms(adapter: Adapter) -> dict[Module, float]:
 def distances(adapter: Adapter, other: Adapter) -> dict[Module, Distance]:
     """How far the corrections of two adapters of one model lie apart, in every module that either adapts.
 
-    Raises AdapterError when they were made for models of other sizes.
+    Raises AdapterError when a module of both has other sizes in one.
     """
-    adapter.check_fits(other.model_config)
     mine, theirs = weights_of(adapter), weights_of(other)
+    for module in mine.keys() & theirs.keys():
+        one, two = ([weight.out_dim, weight.in_dim] for weight in (mine[module], theirs[module]))
+        if one != two:
+            raise AdapterError(
+                f"adapters of different models: {module_path(*module)} is {one} in one, {two} in the other"
+            )
     found: dict[Module, Distance] = {}
     for module in sorted(mine.keys() | theirs.keys(), key=lambda m: (m[0], list(PROJECTIONS).index(m[1]))):
         left = [(mine[module], 1.0)] if module in mine else []
