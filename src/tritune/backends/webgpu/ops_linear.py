@@ -12,16 +12,15 @@ from tritune.errors import DeviceError
 from tritune.formats.file_bytes import RowSource
 from tritune.ops.dropout import dropout_threshold
 
-from .core import WebGPUCore
-from .weights import WebGPUTable, WebGPUTernary, upload_table, upload_ternary
+from .ops_gemm import GemmOps, ceil_div
+from .weights import TableShard, WebGPUTable, WebGPUTernary, upload_table, upload_ternary
 
 FEW_ROWS = 8  # up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it
 MAX_PARTS = 4
-_TILE = 64
 _NO_PART = 0xFFFFFFFF
 
 
-class LinearOps(WebGPUCore):
+class LinearOps(GemmOps):
     """pack_ternary, table, linear, linear_backward, logits, logits_backward: see Backend."""
 
     def pack_ternary(self, parts: Sequence[tuple[NDArray[np.int8], float]]) -> TernaryWeight:
@@ -58,14 +57,13 @@ class LinearOps(WebGPUCore):
             if scales is None:
                 raise DeviceError("linear: codes were given without their scales")
             buffers.append(scales)
-        params = (tokens, w.out_features, w.in_features, accumulate)
+        size = (tokens, w.out_features, w.in_features)
         if tokens <= FEW_ROWS:
             variant = {"exact": exact, "rows": rows_variant(tokens)}
             grid = (ceil_div(w.out_features, 4), 1, 1)
-            self.dispatch("linear_gemv", params=params, buffers=buffers, grid=grid, variant=variant)
+            self.dispatch("linear_gemv", params=(*size, accumulate), buffers=buffers, grid=grid, variant=variant)
         else:
-            grid = tiles(tokens, w.out_features)
-            self.dispatch("linear_gemm", params=params, buffers=buffers, grid=grid, variant={"exact": exact})
+            self.gemm("linear_gemm", size, buffers, params=(accumulate,), variant={"exact": exact})
         if lora is not None:
             self._lora_forward(x, w, y, rows, lora, _active(dropout))
 
@@ -74,20 +72,35 @@ class LinearOps(WebGPUCore):
     ) -> None:
         """down = A · dropout(x), then y += multiplier * scale * B · down."""
         tokens, width = y.shape[0], len(w.parts) * lora.rank
-        few = tokens <= FEW_ROWS
-        self.dispatch(
-            "lora_down_rows" if few else "lora_down_gemm",
-            params=(tokens, width, w.in_features, *_dropout_params(dropout)),
-            buffers=[x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)],
-            grid=(ceil_div(width, 4), tokens, 1) if few else tiles(tokens, width),
-            variant={"dropout": dropout is not None},
+        down_params = _dropout_params(dropout)
+        down_buffers = [x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)]
+        up_params = (lora.rank, *_part_ends(w.parts))
+        up_buffers = [lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y]
+        if tokens <= FEW_ROWS:
+            self.dispatch(
+                "lora_down_rows",
+                params=(tokens, width, w.in_features, *down_params),
+                buffers=down_buffers,
+                grid=(ceil_div(width, 4), tokens, 1),
+                variant={"dropout": dropout is not None},
+            )
+            self.dispatch(
+                "lora_up_rows",
+                params=(tokens, w.out_features, width, *up_params),
+                buffers=up_buffers,
+                grid=(ceil_div(w.out_features, 64), tokens, 1),
+            )
+            return
+        aligned = lora.rank % 4 == 0
+        self.gemm(
+            "lora_down_gemm",
+            (tokens, width, w.in_features),
+            down_buffers,
+            params=down_params,
+            variant={"dropout": dropout is not None, "aligned": aligned},
         )
-        self.dispatch(
-            "lora_up_rows" if few else "lora_up_gemm",
-            params=(tokens, w.out_features, width, lora.rank, *_part_ends(w.parts)),
-            buffers=[lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y],
-            grid=(ceil_div(w.out_features, 64), tokens, 1) if few else tiles(tokens, w.out_features),
-        )
+        size = (tokens, w.out_features, width)
+        self.gemm("lora_up_gemm", size, up_buffers, params=up_params, variant={"aligned": aligned})
 
     def linear_backward(
         self,
@@ -105,12 +118,8 @@ class LinearOps(WebGPUCore):
         w = _own_weight(weight)
         tokens = dy.shape[0]
         if dx is not None:
-            self.dispatch(
-                "linear_backward_gemm",
-                params=(tokens, w.in_features, w.out_features),
-                buffers=[dy, w.words, w.row_scales, dx],
-                grid=tiles(tokens, w.in_features),
-            )
+            size = (tokens, w.in_features, w.out_features)
+            self.gemm("linear_backward_gemm", size, [dy, w.words, w.row_scales, dx])
         if lora is not None and (dx is not None or grad is not None):
             self._lora_backward(dy, x, w, rows, lora, dx, grad, _active(dropout))
 
@@ -131,36 +140,32 @@ class LinearOps(WebGPUCore):
             raise DeviceError("linear_backward: LoRA.down_grad is missing")
         if grad is not None and lora.a.shape[0] != 1:
             raise DeviceError(f"linear_backward: gradients are for a pool of one adapter, found {lora.a.shape[0]}")
-        ends, drop, state = _part_ends(w.parts), _dropout_params(dropout), _dropout_state(dropout)
-        variant = {"dropout": dropout is not None}
-        self.dispatch(
+        rank, aligned = lora.rank, {"aligned": lora.rank % 4 == 0}
+        parts, drop, state = (rank, *_part_ends(w.parts)), _dropout_params(dropout), _dropout_state(dropout)
+        dropping = {**aligned, "dropout": dropout is not None}
+        self.gemm(
             "lora_down_grad_gemm",
-            params=(tokens, width, w.out_features, lora.rank, *ends),
-            buffers=[dy, lora.b, rows.slot, rows.multiplier, lora.scale, lora.down_grad],
-            grid=tiles(tokens, width),
+            (tokens, width, w.out_features),
+            [dy, lora.b, rows.slot, rows.multiplier, lora.scale, lora.down_grad],
+            params=parts,
+            variant=aligned,
+            part=(tokens, rank),
         )
         if grad is not None:
-            self.dispatch(
+            self.gemm(
                 "lora_grad_b_gemm",
-                params=(w.out_features, width, tokens, lora.rank, *ends),
-                buffers=[dy, lora.down, rows.multiplier, lora.scale, grad.b],
-                grid=tiles(w.out_features, width),
+                (w.out_features, width, tokens),
+                [dy, lora.down, rows.multiplier, lora.scale, grad.b],
+                params=parts,
+                variant=aligned,
+                part=(w.out_features, rank),
             )
-            self.dispatch(
-                "lora_grad_a_gemm",
-                params=(width, w.in_features, tokens, *drop),
-                buffers=[lora.down_grad, x, grad.a, *state],
-                grid=tiles(width, w.in_features),
-                variant=variant,
-            )
+            size = (width, w.in_features, tokens)
+            self.gemm("lora_grad_a_gemm", size, [lora.down_grad, x, grad.a, *state], params=drop, variant=dropping)
         if dx is not None:
-            self.dispatch(
-                "lora_dx_gemm",
-                params=(tokens, w.in_features, width, *drop),
-                buffers=[lora.down_grad, lora.a, rows.slot, dx, *state],
-                grid=tiles(tokens, w.in_features),
-                variant=variant,
-            )
+            size = (tokens, w.in_features, width)
+            buffers = [lora.down_grad, lora.a, rows.slot, dx, *state]
+            self.gemm("lora_dx_gemm", size, buffers, params=drop, variant=dropping)
 
     def logits(self, x: Buffer, table: Table, out: Buffer) -> None:
         """See Backend.logits: a dispatch for each shard of the table."""
@@ -177,36 +182,25 @@ class LinearOps(WebGPUCore):
                     variant={"format": own.dtype, "rows": rows_variant(rows)},
                 )
             else:
-                self.dispatch(
+                self.gemm(
                     "logits_gemm",
-                    params=(rows, shard.rows, own.columns, False, own.columns, 0, own.rows, shard.first_row),
-                    buffers=buffers,
-                    grid=tiles(rows, shard.rows),
-                    variant={"format": own.dtype, "backward": False},
+                    (rows, shard.rows, own.columns),
+                    buffers,
+                    params=(False, own.columns, 0, own.rows, shard.first_row),
+                    variant={"format": own.dtype, "backward": False, "aligned": _aligned(own, shard)},
                 )
 
     def logits_backward(self, dlogits: Buffer, table: Table, dx: Buffer) -> None:
-        """See Backend.logits_backward: a dispatch for each shard of the table; the first writes, the others add."""
+        """See Backend.logits_backward: a product for each shard of the table; the first writes, the others add."""
         own = _own_table(table)
-        rows = dlogits.shape[0]
         for i, shard in enumerate(own.shards):
-            self.dispatch(
+            self.gemm(
                 "logits_gemm",
-                params=(rows, own.columns, shard.rows, i > 0, own.rows, shard.first_row, own.columns, 0),
-                buffers=[dlogits, shard.buffer, dx],
-                grid=tiles(rows, own.columns),
-                variant={"format": own.dtype, "backward": True},
+                (dlogits.shape[0], own.columns, shard.rows),
+                [dlogits, shard.buffer, dx],
+                params=(i > 0, own.rows, shard.first_row, own.columns, 0),
+                variant={"format": own.dtype, "backward": True, "aligned": _aligned(own, shard)},
             )
-
-
-def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
-
-
-def tiles(m: int, n: int) -> tuple[int, int, int]:
-    """The grid of gemm.wgsl for a product of m rows and n columns."""
-    return ceil_div(n, _TILE), ceil_div(m, _TILE), 1
 
 
 def rows_variant(rows: int) -> int:
@@ -243,6 +237,11 @@ def _own_weight(weight: TernaryWeight) -> WebGPUTernary:
     if not isinstance(weight, WebGPUTernary):
         raise DeviceError(f"a weight of another backend ({type(weight).__name__}) was given to WebGPU")
     return weight
+
+
+def _aligned(table: WebGPUTable, shard: TableShard) -> bool:
+    """Whether a row of logits, from the shard's first on, can be read and written in fours."""
+    return table.rows % 4 == 0 and shard.first_row % 4 == 0
 
 
 def _own_table(table: Table) -> WebGPUTable:

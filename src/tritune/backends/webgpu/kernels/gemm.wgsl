@@ -1,52 +1,110 @@
 {#
-A tiled product C[m, n] = Σ_k a[m, k] * b[n, k], whatever a, b and C are: macros for the kernels named *_gemm.wgsl.
+A tiled product C[m, n] = Σ_k a[m, k] * b[n, k], whatever a, b and C are: macros for the kernels named *_gemm.wgsl, which
+import this file with context. Their parameters hold M, N and K (in this sense) first; the kernel defines
 
-The kernel's parameters hold M, N and K (in this sense); the kernel defines
+    alias RawA = …;                                           what is loaded of a at once (RawB of b likewise)
+    fn fetch_a(m: u32, k: u32) -> RawA                        four elements: a[m, k … k + 3] if a goes by k, else
+                                                              a[m … m + 3, k]; what expands to zeros where k >= K
+    fn expand_a(raw: RawA, m: u32, k: u32) -> vec4<f32>       the four numbers
+    fn store(m: u32, n: u32, c: vec4<f32>)                    C[m, n … n + 3]; called for m < M, n < N; n a multiple of 4
 
-    fn load_a(m: u32, k: u32) -> vec4<f32>       a[m … m + 3, k], zero where k >= K; m is a multiple of 4
-    fn load_b(n: u32, k: u32) -> vec4<f32>       b[n … n + 3, k], finite where k >= K
-    fn store(m: u32, n: u32, c: vec4<f32>)       C[m, n … n + 3]; called for m < M, n < N; n a multiple of 4
+Rows m >= M and n >= N may hold anything: they are not stored. The index along which four go is a multiple of 4.
 
-and both loaders return something finite for m >= M and n >= N, which is not stored.
+Variant `tile` = (rows, columns, depth, rows of a thread, columns of a thread), see tiles.py. A workgroup makes rows ×
+columns of C, `depth` of the k at a time through workgroup memory, the next ones on their way in registers meanwhile. A
+thread's elements are groups of 4 × 4, so that neighbouring threads read neighbouring vectors. Every accumulator is a named
+variable: indexed in a loop they cost a factor of 17 on an H200 (39 against 2.3 TFLOP/s for a tile of this kind).
 
-Work: a workgroup of 256 threads makes a tile of 64 × 64, a thread 4 × 4 of it, 16 of the k at a time through workgroup
-memory. Every accumulator is a named variable: indexed in a loop they cost a factor of 17 on an H200 (39 against
-2.3 TFLOP/s for a tile of this kind). Rows of the tiles are 17 vectors apart, so that writes along k hit different banks.
-Grid: (ceil(N / 64), ceil(M / 64), 1).
+Variant `stage`: "whole"; or "partial": splits workgroups share the k of a tile and write their sums to `partial` f32
+[splits, M, N rounded up to 4], which a dispatch of the same kernel with "sum" adds up and stores. The grid says how many:
+(ceil(N / columns) * splits, ceil(M / rows), 1); of "sum" it is one thread for each vec4 of C.
 #}
+{% set bm, bn, bk, tm, tn, buffers = tile %}
+{% set threads_m = bm // tm %}
+{% set threads_n = bn // tn %}
+{% set threads = threads_m * threads_n %}
+{% set threads_sum = 64 %}
 
-{# The product itself. by_k: neighbouring threads load neighbouring k (for operands that are contiguous along k),
-   otherwise neighbouring m or n. setup: statements run first. With slots, the kernel defines
-   `fn slot_of(m: u32) -> u32`; the product is repeated for every adapter slot > 0 that occurs in the tile's 64 rows, the
-   loaders see it in `current_slot`, and load_a must return zero for rows of another slot. #}
-{% macro main(a_by_k, b_by_k, setup="", slots=False) %}
-var<workgroup> tile_a: array<vec4<f32>, {{ 16 * 17 }}>;
-var<workgroup> tile_b: array<vec4<f32>, {{ 16 * 17 }}>;
-{% if slots %}
-var<workgroup> smallest_slot: atomic<u32>;
-var<workgroup> chosen_slot: u32;
+{# The kernel's entry point. by_k: see fetch. setup: statements run first. k_range: the kernel defines
+   `fn k_range(m0: u32, n0: u32) -> vec2<u32>`, the first k and the end of those that count for the tile at (m0, n0).
+   With slots, the kernel defines `fn slot_of(m: u32) -> u32`; the product is repeated for every adapter slot > 0 that occurs
+   in the tile's rows, the loaders see it in `current_slot`, and fetch_a must return zeros for rows of another slot. #}
+{% macro main(a_by_k, b_by_k, setup="", slots=False, k_range=False) %}
+{% if stage != "whole" %}
+{{ binding("partial", "array<vec4<f32>>") }}
 {% endif %}
-@compute @workgroup_size(256)
+{% if stage == "sum" %}
+@compute @workgroup_size({{ threads_sum }})
 fn main(
     @builtin(workgroup_id) wg: vec3<u32>,
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) li: u32,
 ) {
     {{ setup }}
-    let n0 = wg.x * 64u;
-    let m0 = (wg.y + wg.z * grid.y) * 64u;
-    let low = li % 16u;
-    let high = li / 16u;
-{% for i in range(4) %}
-    var acc{{ i }} = vec4<f32>();
+    let columns = (params.N + 3u) / 4u;
+    let count = params.M * columns;
+    let i = (wg.x + wg.y * grid.x) * {{ threads_sum }}u + li;
+    if (i >= count) { return; }
+    var sum = partial[i];
+    for (var at = i + count; at < arrayLength(&partial); at += count) {
+        sum += partial[at];
+    }
+    store(i / columns, i % columns * 4u, sum);
+}
+{% else %}
+var<workgroup> tile_a: array<vec4<f32>, {{ buffers * bk * (stride(bm, a_by_k) | int) }}>;
+var<workgroup> tile_b: array<vec4<f32>, {{ buffers * bk * (stride(bn, b_by_k) | int) }}>;
+{% if slots %}
+var<workgroup> smallest_slot: atomic<u32>;
+var<workgroup> chosen_slot: u32;
+{% endif %}
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) wg: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) li: u32,
+) {
+    {{ setup }}
+{% if threads_n % 8 == 0 and threads_m % 4 == 0 %}
+    // 32 threads are 4 × 8 patches of the tile, so that they read few vectors of either operand.
+    let low = li / 32u % {{ threads_n // 8 }}u * 8u + li % 8u;
+    let high = li / {{ 32 * (threads_n // 8) }}u * 4u + li / 8u % 4u;
+{% else %}
+    let low = li % {{ threads_n }}u;
+    let high = li / {{ threads_n }}u;
+{% endif %}
+    let m0 = (wg.y + wg.z * grid.y) * {{ bm }}u;
+{% if stage == "partial" %}
+    let splits = grid.x / ((params.N + {{ bn - 1 }}u) / {{ bn }}u);
+    let n0 = wg.x / splits * {{ bn }}u;
+{% else %}
+    let n0 = wg.x * {{ bn }}u;
+{% endif %}
+{% if k_range %}
+    let bounds = k_range(m0, n0);
+    var k_begin = bounds.x & 0xfffffffcu;
+    var k_end = bounds.y;
+{% else %}
+    var k_begin = 0u;
+    var k_end = params.K;
+{% endif %}
+{% if stage == "partial" %}
+    let share = ((k_end - min(k_begin, k_end) + {{ bk - 1 }}u) / {{ bk }}u + splits - 1u) / splits * {{ bk }}u;
+    k_begin += wg.x % splits * share;
+    k_end = min(k_end, k_begin + share);
+{% endif %}
+{% for i in range(tm) %}
+{% for j in range(tn // 4) %}
+    var acc{{ i }}_{{ j }} = vec4<f32>();
+{% endfor %}
 {% endfor %}
 {% if slots %}
     current_slot = 0u;
     loop {
         if (li == 0u) { atomicStore(&smallest_slot, 0xffffffffu); }
         workgroupBarrier();
-        if (li < 64u && m0 + li < params.M) {
-            let slot = slot_of(m0 + li);
+        for (var row = m0 + li; row < min(m0 + {{ bm }}u, params.M); row += {{ threads }}u) {
+            let slot = slot_of(row);
             if (slot > current_slot) { atomicMin(&smallest_slot, slot); }
         }
         workgroupBarrier();
@@ -58,47 +116,159 @@ fn main(
 {% else %}
 {{ product(a_by_k, b_by_k) }}
 {% endif %}
-{% for i in range(4) %}
-    if (m0 + high * 4u + {{ i }}u < params.M && n0 + low * 4u < params.N) {
-        store(m0 + high * 4u + {{ i }}u, n0 + low * 4u, acc{{ i }});
+{% for i in range(tm) %}
+    {
+        let m = m0 + {{ i // 4 * threads_m * 4 + i % 4 }}u + high * 4u;
+        if (m < params.M) {
+{% for j in range(tn // 4) %}
+            if (n0 + {{ j * threads_n * 4 }}u + low * 4u < params.N) {
+{% if stage == "partial" %}
+                partial[(wg.x % splits * params.M + m) * ((params.N + 3u) / 4u) + n0 / 4u + {{ j * threads_n }}u + low] = acc{{ i }}_{{ j }};
+{% else %}
+                store(m, n0 + {{ j * threads_n * 4 }}u + low * 4u, acc{{ i }}_{{ j }});
+{% endif %}
+            }
+{% endfor %}
+        }
     }
 {% endfor %}
 }
+{% endif %}
 {% endmacro %}
+
+{# Vectors from one k to the next in workgroup memory: one is left out so that writes along k hit different banks. #}
+{% macro stride(rows, by_k) %}{{ rows // 4 + (1 if by_k else 0) }}{% endmacro %}
 
 {% macro product(a_by_k, b_by_k) %}
-    for (var k0 = 0u; k0 < params.K; k0 += 16u) {
-{% for name, by_k in (("a", a_by_k), ("b", b_by_k)) %}
-{% set origin = "m0" if name == "a" else "n0" %}
-{% if by_k %}
-        tile_{{ name }}[low * 17u + high] = load_{{ name }}({{ origin }} + high * 4u, k0 + low);
-{% else %}
-        tile_{{ name }}[high * 17u + low] = load_{{ name }}({{ origin }} + low * 4u, k0 + high);
-{% endif %}
-{% endfor %}
-        workgroupBarrier();
-{% for k in range(16) %}
-        let a{{ k }} = tile_a[{{ k * 17 }}u + high];
-        let b{{ k }} = tile_b[{{ k * 17 }}u + low];
-{% for i in range(4) %}
-        acc{{ i }} = fma(vec4<f32>(a{{ k }}.{{ "xyzw"[i] }}), b{{ k }}, acc{{ i }});
-{% endfor %}
-{% endfor %}
+{{ load("a", a_by_k, bm, "m0", "k_begin", "var ") }}
+{{ load("b", b_by_k, bn, "n0", "k_begin", "var ") }}
+{% if buffers == 2 %}
+    var page_a = 0u;
+    var page_b = 0u;
+    workgroupBarrier();
+{{ keep("a", a_by_k, bm, "m0", "k_begin", "") }}
+{{ keep("b", b_by_k, bn, "n0", "k_begin", "") }}
+    workgroupBarrier();
+    for (var k0 = k_begin; k0 < k_end; k0 += {{ bk }}u) {
+{{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "") }}
+{{ load("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "") }}
+{{ multiply(a_by_k, b_by_k) }}
+        page_a = {{ bk * (stride(bm, a_by_k) | int) }}u - page_a;
+        page_b = {{ bk * (stride(bn, b_by_k) | int) }}u - page_b;
+{{ keep("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "page_a + ") }}
+{{ keep("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "page_b + ") }}
         workgroupBarrier();
     }
+{% else %}
+    for (var k0 = k_begin; k0 < k_end; k0 += {{ bk }}u) {
+        workgroupBarrier();
+{{ keep("a", a_by_k, bm, "m0", "k0", "") }}
+{{ keep("b", b_by_k, bn, "n0", "k0", "") }}
+        workgroupBarrier();
+{{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "") }}
+{{ load("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "") }}
+{{ multiply(a_by_k, b_by_k) }}
+    }
+{% endif %}
 {% endmacro %}
 
-{# fn load_<name>(row, k) from fn <name>_at(row, k) -> f32. #}
-{% macro load_each(name) %}
-fn load_{{ name }}(row: u32, k: u32) -> vec4<f32> {
-    return vec4<f32>({{ name }}_at(row, k), {{ name }}_at(row + 1u, k), {{ name }}_at(row + 2u, k), {{ name }}_at(row + 3u, k));
+{% macro multiply(a_by_k, b_by_k) %}
+{% for k in range(bk) %}
+{% for h in range(tm // 4) %}
+        let a{{ k }}_{{ h }} = tile_a[{{ 'page_a + ' if buffers == 2 else '' }}{{ k * (stride(bm, a_by_k) | int) + h * threads_m }}u + high];
+{% endfor %}
+{% for j in range(tn // 4) %}
+        let b{{ k }}_{{ j }} = tile_b[{{ 'page_b + ' if buffers == 2 else '' }}{{ k * (stride(bn, b_by_k) | int) + j * threads_n }}u + low];
+{% endfor %}
+{% for i in range(tm) %}
+{% for j in range(tn // 4) %}
+        acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ k }}_{{ i // 4 }}.{{ "xyzw"[i % 4] }}), b{{ k }}_{{ j }}, acc{{ i }}_{{ j }});
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+{# Element t of a thread in a tile of `rows`: its row and k within the tile. #}
+{% macro row_of(t, by_k, rows) %}
+{%- if by_k %}(li + {{ t * threads }}u) / {{ bk // 4 }}u{% else %}(li + {{ t * threads }}u) % {{ rows // 4 }}u * 4u{% endif -%}
+{% endmacro %}
+{% macro k_of(t, by_k, rows) %}
+{%- if by_k %}(li + {{ t * threads }}u) % {{ bk // 4 }}u * 4u{% else %}(li + {{ t * threads }}u) / {{ rows // 4 }}u{% endif -%}
+{% endmacro %}
+{% macro guard(t, rows) %}
+{% if (t + 1) * threads > rows * bk // 4 %}if (li < {{ rows * bk // 4 - t * threads }}u) {% endif %}
+{% endmacro %}
+
+{% macro load(name, by_k, rows, origin, k, declare) %}
+{% for t in range((rows * bk // 4 + threads - 1) // threads) %}
+        {{ declare }}raw_{{ name }}{{ t }} = fetch_{{ name }}({{ origin }} + {{ row_of(t, by_k, rows) }}, {{ k }} + {{ k_of(t, by_k, rows) }});
+{% endfor %}
+{% endmacro %}
+
+{% macro keep(name, by_k, rows, origin, first_k, page) %}
+{% for t in range((rows * bk // 4 + threads - 1) // threads) %}
+        {{ guard(t, rows) }}{
+            let row = {{ row_of(t, by_k, rows) }};
+            let k = {{ k_of(t, by_k, rows) }};
+            let four = expand_{{ name }}(raw_{{ name }}{{ t }}, {{ origin }} + row, {{ first_k }} + k);
+{% if by_k %}
+{% for i in range(4) %}
+            tile_{{ name }}[{{ page }}(k + {{ i }}u) * {{ stride(rows, by_k) }}u + row / 4u][row % 4u] = four.{{ "xyzw"[i] }};
+{% endfor %}
+{% else %}
+            tile_{{ name }}[{{ page }}k * {{ stride(rows, by_k) }}u + row / 4u] = four;
+{% endif %}
+        }
+{% endfor %}
+{% endmacro %}
+
+{# fn expand_<name> for operands that are loaded as they are. #}
+{% macro plain(name) %}
+alias Raw{{ name | upper }} = vec4<f32>;
+fn expand_{{ name }}(raw: vec4<f32>, row: u32, k: u32) -> vec4<f32> { return raw; }
+{% endmacro %}
+
+{# Ternary codes of a word, as linear_gemm.wgsl describes it: the four at bits 0, 8, 16, 24, minus one, for operand <name>.
+   Small integers in the low bits of 2^23's mantissa become floats without a conversion, which costs 4 times an addition. #}
+{% macro ternary(name) %}
+alias Raw{{ name | upper }} = u32;
+const ZERO_CODES = 0x01010101u;
+fn expand_{{ name }}(raw: u32, row: u32, k: u32) -> vec4<f32> {
+    let codes = (vec4<u32>(raw) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(3u);
+    return bitcast<vec4<f32>>(codes | vec4<u32>(0x4b000000u)) - 8388609.0;
 }
 {% endmacro %}
 
-{# Statements that write c to target[base + n … n + 3], as far as n < N; accumulate is a WGSL condition. #}
-{% macro store_row(target, base, accumulate="false") %}
-    for (var i = 0u; i < 4u && n + i < params.N; i++) {
-        let at = {{ base }} + n + i;
-        if ({{ accumulate }}) { {{ target }}[at] += c[i]; } else { {{ target }}[at] = c[i]; }
+{# An f32 array whose rows are read and written in fours: as vectors where their length allows it (`aligned`).
+   four_of_<name>(row, i, length): elements row * length + i …, zeros from `length` on. #}
+{% macro fours(name, aligned) %}
+{{ binding(name, "array<vec4<f32>>" if aligned else "array<f32>") }}
+fn four_of_{{ name }}(row: u32, i: u32, length: u32) -> vec4<f32> {
+    if (i >= length) { return vec4<f32>(); }
+{% if aligned %}
+    return {{ name }}[(row * length + i) / 4u];
+{% else %}
+    let at = row * length + i;
+    var four = vec4<f32>({{ name }}[at], 0.0, 0.0, 0.0);
+    if (i + 1u < length) { four.y = {{ name }}[at + 1u]; }
+    if (i + 2u < length) { four.z = {{ name }}[at + 2u]; }
+    if (i + 3u < length) { four.w = {{ name }}[at + 3u]; }
+    return four;
+{% endif %}
+}
+{% endmacro %}
+
+{# Statements that write `c` to elements row * length + i … of an array of `fours`, as far as they are in the row. #}
+{% macro put(name, aligned, row, i, length, accumulate="false") %}
+{% if aligned %}
+    {
+        let at = ({{ row }} * {{ length }} + {{ i }}) / 4u;
+        if ({{ accumulate }}) { {{ name }}[at] += c; } else { {{ name }}[at] = c; }
     }
+{% else %}
+    for (var each = 0u; each < 4u && {{ i }} + each < {{ length }}; each++) {
+        let at = {{ row }} * {{ length }} + {{ i }} + each;
+        if ({{ accumulate }}) { {{ name }}[at] += c[each]; } else { {{ name }}[at] = c[each]; }
+    }
+{% endif %}
 {% endmacro %}

@@ -6,33 +6,34 @@ words u32 [N, ceil(K / 16)]: 2-bit codes w + 1, column k in word k / 16 at bit 8
 y f32 [T, N]. M = T. See gemm.wgsl for how work is split.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "gemm.wgsl" as gemm %}
+{% import "gemm.wgsl" as gemm with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "accumulate: u32") }}
-{{ binding("x", "array<u32>" if exact else "array<f32>") }}
+{{ binding("x", "array<u32>" if exact else "array<vec4<f32>>") }}
 {{ binding("words", "array<u32>") }}
-{{ binding("row_scales", "array<f32>") }}
-{{ binding("y", "array<f32>") }}
+{{ binding("row_scales", "array<vec4<f32>>") }}
+{{ binding("y", "array<vec4<f32>>") }}
 {% if exact %}
 {{ binding("scales", "array<f32>") }}
-{% endif %}
-fn a_at(row: u32, k: u32) -> f32 {
-    if (row >= params.M || k >= params.K) { return 0.0; }
-{% if exact %}
-    return f32(extractBits(bitcast<i32>(x[row * (params.K / 4u) + k / 4u]), 8u * (k % 4u), 8u));
+alias RawA = u32;
+// As in gemm.wgsl's ternary: b + 128 in the low bits of 2^23's mantissa.
+fn expand_a(raw: u32, row: u32, k: u32) -> vec4<f32> {
+    let bytes = (vec4<u32>(raw ^ 0x80808080u) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u);
+    return bitcast<vec4<f32>>(bytes | vec4<u32>(0x4b000000u)) - 8388736.0;
+}
 {% else %}
-    return x[row * params.K + k];
+{{ gemm.plain("a") }}
 {% endif %}
+{{ gemm.ternary("b") }}
+fn fetch_a(row: u32, k: u32) -> RawA {
+    if (row >= params.M || k >= params.K) { return RawA(); }
+    return x[row * (params.K / 4u) + k / 4u];
 }
-fn b_at(row: u32, k: u32) -> f32 {
-    if (row >= params.N || k >= params.K) { return 0.0; }
-    let word = words[row * ((params.K + 15u) / 16u) + k / 16u];
-    return f32(extractBits(word, 8u * (k % 4u) + 2u * (k / 4u % 4u), 2u)) - 1.0;
+fn fetch_b(row: u32, k: u32) -> u32 {
+    if (row >= params.N || k >= params.K) { return ZERO_CODES; }
+    return words[row * ((params.K + 15u) / 16u) + k / 16u] >> (2u * (k / 4u % 4u));
 }
-{{ gemm.load_each("a") }}
-{{ gemm.load_each("b") }}
 fn store(m: u32, n: u32, sums: vec4<f32>) {
-    // N is a multiple of 4.
-    let c = sums{{ " / scales[m]" if exact else "" }} * vec4<f32>(row_scales[n], row_scales[n + 1u], row_scales[n + 2u], row_scales[n + 3u]);
-{{ gemm.store_row("y", "m * params.N", "params.accumulate != 0u") }}
+    let c = sums{{ " / scales[m]" if exact else "" }} * row_scales[n / 4u];
+{{ gemm.put("y", True, "m", "n", "params.N", "params.accumulate != 0u") }}
 }
 {{ gemm.main(True, True) }}

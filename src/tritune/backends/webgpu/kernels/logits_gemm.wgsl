@@ -6,42 +6,54 @@ backward:  out[r, d] (= or +=) Σ_v x[r, first_row + v] * shard[v, d]     M = R,
 
 x f32 [R, D] or, backwards, the gradient [R, V]; shard in `format` f32, f16 or bf16; D is a multiple of 4.
 x_stride, out_stride: elements from row to row; x_first, out_first: added to the index within a row.
+`aligned`: the strides and firsts are multiples of 4, so that x and out are read and written in fours.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "gemm.wgsl" as gemm %}
+{% import "gemm.wgsl" as gemm with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "accumulate: u32", "x_stride: u32", "x_first: u32", "out_stride: u32", "out_first: u32") }}
-{{ binding("x", "array<f32>") }}
-{{ binding("shard", "array<f32>" if format == "f32" else "array<u32>") }}
-{{ binding("out", "array<f32>") }}
+{{ binding("x", "array<vec4<f32>>" if aligned else "array<f32>") }}
+{{ binding("shard", "array<vec4<f32>>" if format == "f32" else "array<vec2<u32>>") }}
+{{ binding("out", "array<vec4<f32>>" if aligned else "array<f32>") }}
 {{ prelude.functions() }}
-fn a_at(row: u32, k: u32) -> f32 {
-    if (row >= params.M || k >= params.K) { return 0.0; }
-    return x[row * params.x_stride + params.x_first + k];
+{{ gemm.plain("a") }}
+fn fetch_a(row: u32, k: u32) -> RawA {
+    var four = vec4<f32>();
+    if (row >= params.M || k >= params.K) { return four; }
+    let at = row * params.x_stride + params.x_first + k;
+{% if aligned %}
+    four = x[at / 4u];
+{% else %}
+    for (var i = 0u; i < 4u && k + i < params.K; i++) { four[i] = x[at + i]; }
+{% endif %}
+    return four;
 }
-{{ gemm.load_each("a") }}
-{% if backward %}
-fn load_b(n: u32, k: u32) -> vec4<f32> {
-    if (n >= params.N || k >= params.K) { return vec4<f32>(); }
-    let at = k * params.N + n;
 {% if format == "f32" %}
-    return vec4<f32>(shard[at], shard[at + 1u], shard[at + 2u], shard[at + 3u]);
+{{ gemm.plain("b") }}
 {% else %}
-    return vec4<f32>(load_{{ format }}x2(shard[at / 2u]), load_{{ format }}x2(shard[at / 2u + 1u]));
-{% endif %}
+alias RawB = vec2<u32>;
+fn expand_b(raw: RawB, row: u32, k: u32) -> vec4<f32> {
+    return vec4<f32>(load_{{ format }}x2(raw.x), load_{{ format }}x2(raw.y));
 }
-{% else %}
-fn b_at(row: u32, k: u32) -> f32 {
-    if (row >= params.N || k >= params.K) { return 0.0; }
-    let at = row * params.K + k;
-{% if format == "f32" %}
-    return shard[at];
-{% else %}
-    return load_{{ format }}x2(shard[at / 2u])[at % 2u];
 {% endif %}
+fn fetch_b(n: u32, k: u32) -> RawB {
+    if (n >= params.N || k >= params.K) { return RawB(); }
+    return shard[({{ "k * params.N + n" if backward else "n * params.K + k" }}) / 4u];
 }
-{{ gemm.load_each("b") }}
-{% endif %}
 fn store(m: u32, n: u32, c: vec4<f32>) {
-{{ gemm.store_row("out", "m * params.out_stride + params.out_first", "params.accumulate != 0u") }}
+    let at = m * params.out_stride + params.out_first + n;
+{% if aligned and backward %}
+    if (params.accumulate != 0u) { out[at / 4u] += c; } else { out[at / 4u] = c; }
+{% else %}
+{% if aligned %}
+    if (n + 4u <= params.N) { out[at / 4u] = c; return; }
+{% endif %}
+    for (var i = 0u; i < 4u && n + i < params.N; i++) {
+{% if aligned %}
+        out[at / 4u][i] = c[i];
+{% else %}
+        if (params.accumulate != 0u) { out[at + i] += c[i]; } else { out[at + i] = c[i]; }
+{% endif %}
+    }
+{% endif %}
 }
 {{ gemm.main(True, not backward) }}

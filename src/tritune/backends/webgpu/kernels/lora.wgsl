@@ -10,6 +10,13 @@ Dropout: element t * K + k of the input is kept where hash(seed, step, module, e
 fn part_of(n: u32) -> u32 {
     return u32(n >= params.ends0) + u32(n >= params.ends1) + u32(n >= params.ends2);
 }
+// The first output of a part; beyond the last part a number larger than any output.
+fn part_start(part: u32) -> u32 {
+    if (part == 0u) { return 0u; }
+    if (part == 1u) { return params.ends0; }
+    if (part == 2u) { return params.ends1; }
+    return select(0xffffffffu, params.ends2, part == 3u);
+}
 {% endmacro %}
 
 {% macro dropout_functions() %}
@@ -26,6 +33,9 @@ fn dropout_factor(element: u32) -> f32 {
 {% else %}
 fn dropout_factor(element: u32) -> f32 { return 1.0; }
 {% endif %}
+fn dropout_factors(e: u32) -> vec4<f32> {
+    return vec4<f32>(dropout_factor(e), dropout_factor(e + 1u), dropout_factor(e + 2u), dropout_factor(e + 3u));
+}
 {% endmacro %}
 
 {% macro dropout_setup() %}

@@ -5,32 +5,31 @@ down_grad f32 [T, width]; a f32 [pool, width, In]; slot i32 [T]; dx f32 [T, In],
 As a product: M = T, N = In, K = width.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "gemm.wgsl" as gemm %}
+{% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "linear_index: u32", "threshold: u32", "keep_scale: f32") }}
-{{ binding("down_grad", "array<f32>") }}
-{{ binding("a", "array<f32>") }}
+{{ gemm.fours("down_grad", aligned) }}
+{{ gemm.fours("a", True) }}
 {{ binding("slot", "array<u32>") }}
-{{ binding("dx", "array<f32>") }}
+{{ gemm.fours("dx", True) }}
 {% if dropout %}
 {{ binding("state", "array<u32>") }}
 {% endif %}
 {{ lora.dropout_functions() }}
 var<private> current_slot: u32;
 fn slot_of(m: u32) -> u32 { return slot[m]; }
-fn a_at(row: u32, k: u32) -> f32 {
-    if (row >= params.M || k >= params.K || slot[row] != current_slot) { return 0.0; }
-    return down_grad[row * params.K + k];
+{{ gemm.plain("a") }}
+fn fetch_a(row: u32, k: u32) -> RawA {
+    if (row >= params.M || slot[row] != current_slot) { return RawA(); }
+    return four_of_down_grad(row, k, params.K);
 }
-{{ gemm.load_each("a") }}
-fn load_b(n: u32, k: u32) -> vec4<f32> {
-    if (n >= params.N || k >= params.K) { return vec4<f32>(); }
-    let at = ((current_slot - 1u) * params.K + k) * params.N + n; // N is a multiple of 4
-    return vec4<f32>(a[at], a[at + 1u], a[at + 2u], a[at + 3u]);
+{{ gemm.plain("b") }}
+fn fetch_b(n: u32, k: u32) -> RawB {
+    if (k >= params.K) { return RawB(); }
+    return four_of_a((current_slot - 1u) * params.K + k, n, params.N);
 }
 fn store(m: u32, n: u32, sums: vec4<f32>) {
-    let e = m * params.N + n;
-    let c = sums * vec4<f32>(dropout_factor(e), dropout_factor(e + 1u), dropout_factor(e + 2u), dropout_factor(e + 3u));
-{{ gemm.store_row("dx", "m * params.N", "true") }}
+    let c = sums * dropout_factors(m * params.N + n);
+{{ gemm.put("dx", True, "m", "n", "params.N", "true") }}
 }
 {{ gemm.main(True, False, lora.dropout_setup(), slots=True) }}

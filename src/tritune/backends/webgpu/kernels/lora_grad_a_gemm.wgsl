@@ -5,27 +5,30 @@ down_grad f32 [T, width], zero in rows of slot 0; x f32 [T, In]; da f32 [width, 
 As a product: M = width, N = In, K = T.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "gemm.wgsl" as gemm %}
+{% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "linear_index: u32", "threshold: u32", "keep_scale: f32") }}
-{{ binding("down_grad", "array<f32>") }}
-{{ binding("x", "array<f32>") }}
-{{ binding("da", "array<f32>") }}
+{{ gemm.fours("down_grad", aligned) }}
+{{ gemm.fours("x", True) }}
+{{ gemm.fours("da", True) }}
 {% if dropout %}
 {{ binding("state", "array<u32>") }}
 {% endif %}
 {{ lora.dropout_functions() }}
-fn a_at(row: u32, k: u32) -> f32 {
-    if (row >= params.M || k >= params.K) { return 0.0; }
-    return down_grad[k * params.M + row];
+{{ gemm.plain("a") }}
+fn fetch_a(row: u32, k: u32) -> RawA {
+    if (k >= params.K) { return RawA(); }
+    return four_of_down_grad(k, row, params.M);
 }
-fn b_at(row: u32, k: u32) -> f32 {
-    if (row >= params.N || k >= params.K) { return 0.0; }
-    return x[k * params.N + row] * dropout_factor(k * params.N + row);
+alias RawB = vec4<f32>;
+fn fetch_b(row: u32, k: u32) -> RawB {
+    if (k >= params.K) { return RawB(); }
+    return four_of_x(k, row, params.N);
 }
-{{ gemm.load_each("a") }}
-{{ gemm.load_each("b") }}
+fn expand_b(raw: RawB, row: u32, k: u32) -> vec4<f32> {
+    return raw * dropout_factors(k * params.N + row);
+}
 fn store(m: u32, n: u32, c: vec4<f32>) {
-{{ gemm.store_row("da", "m * params.N", "true") }}
+{{ gemm.put("da", True, "m", "n", "params.N", "true") }}
 }
 {{ gemm.main(False, False, lora.dropout_setup()) }}

@@ -2,36 +2,52 @@
 LoRA's second factor: y[t, n] += multiplier[t] * scale[slot, part(n)] * Σ_j down[t, part(n) * rank + j] * b[slot[t] - 1, n, j].
 
 down f32 [T, width]; b f32 [pool, N, rank]; slot i32 [T]; multiplier f32 [T]; scale f32 [pool, parts]; y f32 [T, N], +=.
-As a product: M = T, N, K = width, where b counts as zero outside of its own part, so that a tile may lie in two parts.
-Rows of slot 0 get += 0.
+As a product: M = T, N, K = width, of which a tile walks the columns of its parts; b counts as zero outside of its own part,
+so that a tile may lie in two. Rows of slot 0 get += 0. `aligned`: rank is a multiple of 4.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "gemm.wgsl" as gemm %}
+{% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
-{{ binding("down", "array<f32>") }}
-{{ binding("b", "array<f32>") }}
+{{ gemm.fours("down", aligned) }}
+{{ gemm.fours("b", aligned) }}
 {{ binding("slot", "array<u32>") }}
 {{ binding("multiplier", "array<f32>") }}
 {{ binding("scale", "array<f32>") }}
-{{ binding("y", "array<f32>") }}
+{{ gemm.fours("y", True) }}
 {{ lora.part_of() }}
 var<private> current_slot: u32;
 fn slot_of(m: u32) -> u32 { return slot[m]; }
-fn a_at(row: u32, k: u32) -> f32 {
-    if (row >= params.M || k >= params.K || slot[row] != current_slot) { return 0.0; }
-    return down[row * params.K + k];
+fn k_range(m0: u32, n0: u32) -> vec2<u32> {
+    let last = part_of(min(n0 + {{ tile[1] - 1 }}u, params.N - 1u));
+    return vec2<u32>(part_of(n0), last + 1u) * params.rank;
 }
-fn b_at(row: u32, k: u32) -> f32 {
+{{ gemm.plain("a") }}
+fn fetch_a(row: u32, k: u32) -> RawA {
+    if (row >= params.M || slot[row] != current_slot) { return RawA(); }
+    return four_of_down(row, k, params.K);
+}
+{{ gemm.plain("b") }}
+fn fetch_b(row: u32, k: u32) -> RawB {
+    if (row >= params.N || k >= params.K) { return RawB(); }
     let part = part_of(row);
-    if (row >= params.N || k >= params.K || k / params.rank != part) { return 0.0; }
     let entry = current_slot - 1u;
-    return scale[entry * (params.K / params.rank) + part] * b[(entry * params.N + row) * params.rank + k % params.rank];
+    let factor = scale[entry * (params.K / params.rank) + part];
+{% if aligned %}
+    if (k / params.rank != part) { return RawB(); }
+    return factor * four_of_b(entry * params.N + row, k % params.rank, params.rank);
+{% else %}
+    var values = RawB();
+    for (var i = 0u; i < 4u; i++) {
+        if ((k + i) / params.rank == part) {
+            values[i] = factor * b[(entry * params.N + row) * params.rank + (k + i) % params.rank];
+        }
+    }
+    return values;
+{% endif %}
 }
-{{ gemm.load_each("a") }}
-{{ gemm.load_each("b") }}
 fn store(m: u32, n: u32, sums: vec4<f32>) {
     let c = sums * multiplier[m];
-{{ gemm.store_row("y", "m * params.N", "true") }}
+{{ gemm.put("y", True, "m", "n", "params.N", "true") }}
 }
-{{ gemm.main(True, True, slots=True) }}
+{{ gemm.main(True, True, slots=True, k_range=True) }}
