@@ -1,9 +1,9 @@
-"""Time of each matrix product and attention of a WebGPU device at the shapes of a model: ms, TFLOP/s, share of a ceiling.
+"""Time of each matrix product and attention of a WebGPU device at a model's shapes: ms, TFLOP/s, share of a ceiling.
 
-    python benchmarks/webgpu_gemm.py [--device webgpu] [--rows 512,2048] [--ops linear,lora,head,attention,rows] [--tiles]
+    python benchmarks/webgpu_gemm.py [--rows 512,2048] [--ops linear,lora,head,attention,rows] [--tiles]
 
---tiles tries every tile and split for the products instead of the plan that tritune takes. An op is recorded many times in
-one program, so that a figure is the device's and not the host's.
+--tiles tries every tile and split for the products instead of the plan that tritune takes. An op is recorded many
+times in one program, so that a figure is the device's and not the host's.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
 from random_model import SHAPE_2B4T
+
 from tritune.backends.base import LoRA, LoRAGrad, Rows
 from tritune.backends.webgpu import WebGPUBackend, open_webgpu
 from tritune.backends.webgpu.tiles import Plan, Tile
+from tritune.errors import DeviceError
 from tritune.models.config import ModelConfig
-from tritune.models.linears import linear_groups
+from tritune.models.linears import LinearGroup, linear_groups
 
 CEILING = 39e12  # FLOP/s of an f32 product of 4096³ on an H200, measured
 RANK = 16
@@ -35,11 +36,7 @@ TILES = (
     Tile(64, 64, 16, 8, 4),
     Tile(64, 64, 16, 4, 4),
     Tile(64, 128, 32, 8, 8),
-    Tile(128, 128, 16, 8, 8, 2),
-    Tile(128, 128, 8, 8, 8, 2),
-    Tile(64, 64, 16, 8, 8, 2),
     Tile(64, 64, 32, 8, 8),
-    Tile(64, 128, 16, 8, 8, 2),
 )
 SPLITS = (1, 2, 3, 4, 6, 8)
 
@@ -75,7 +72,7 @@ class Bench:
         """Print a row; returns the seconds."""
         try:
             seconds = self.time(op)
-        except Exception as error:  # one kernel that a device refuses must not cost the others' figures
+        except DeviceError as error:  # one kernel that a device refuses must not cost the others' figures
             print(f"{name:34} {type(error).__name__}: {str(error)[:300]}", flush=True)
             return float("inf")
         rate = f"{flops / seconds / 1e12:6.2f} TFLOP/s {flops / seconds / CEILING:5.0%}" if flops else ""
@@ -115,74 +112,71 @@ def plans(bench: Bench, explore: bool, m: int, n: int, k: int) -> Iterator[str]:
         tiles = -(-m // tile.rows) * -(-n // tile.columns)
         threads = tile.rows * tile.columns // (tile.thread_rows * tile.thread_columns)
         for splits in SPLITS:
-            if splits > 1 and tiles * splits * threads > 132 * 2048 or 32 << 20 < 4 * m * n * splits:
+            if (splits > 1 and tiles * splits * threads > 132 * 2048) or 4 * m * n * splits > 32 << 20:
                 continue
             bench.backend.plan_gemm = lambda *_, tile=tile, splits=splits: Plan(tile, splits)
-            yield f"{tile.rows}x{tile.columns}x{tile.depth} {tile.thread_rows}x{tile.thread_columns} *{tile.buffers} /{splits}"
+            yield f"{tuple(tile)} / {splits}"
     bench.backend.plan_gemm = own
 
 
-def linear(bench: Bench, rows: Rows, count: int, explore: bool, names: tuple[str, ...] = ()) -> None:
-    """Forward and backward of the four ternary products."""
-    backend = bench.backend
-    for group in linear_groups(bench.config):
-        if names and group.name not in names:
-            continue
-        k, n = group.in_features, group.out_features
-        weight = backend.pack_ternary([(bench.rng.integers(-1, 2, (p, k), np.int8), 0.02) for p in group.parts])
-        codes = backend.upload(bench.rng.integers(-127, 128, (count, k), np.int8), "i8")
-        scales, x, y = backend.upload(np.ones(count)), bench.floats(count, k), bench.floats(count, n)
-        best: dict[str, tuple[float, str]] = {}
-        for name in plans(bench, explore, count, n, k):
-            ops = {
-                f"{group.name} {count}": lambda: backend.linear(x, codes, scales, weight, y, rows, accumulate=True),
-                f"{group.name} {count} dx": lambda: backend.linear_backward(y, x, weight, rows, dx=x),
-            }
-            for title, op in ops.items():
-                seconds = bench.row(title, op, 2.0 * count * n * k, name)
-                best[title] = min(best.get(title, (float("inf"), "")), (seconds, name))
-        if explore:
-            for title, (seconds, name) in best.items():
-                print(f"BEST {title}: {name} {2.0 * count * n * k / seconds / 1e12:.2f} TFLOP/s", flush=True)
+def linear(bench: Bench, rows: Rows, count: int, explore: bool, group: LinearGroup) -> None:
+    """Forward and backward of a ternary product."""
+    backend, k, n = bench.backend, group.in_features, group.out_features
+    weight = backend.pack_ternary([(bench.rng.integers(-1, 2, (p, k), np.int8), 0.02) for p in group.parts])
+    codes = backend.upload(bench.rng.integers(-127, 128, (count, k), np.int8), "i8")
+    scales, x, y = backend.upload(np.ones(count)), bench.floats(count, k), bench.floats(count, n)
+    flops = 2.0 * count * n * k
+    ops = {
+        f"{group.name} {count}": (
+            (count, n, k),
+            lambda: backend.linear(x, codes, scales, weight, y, rows, accumulate=True),
+        ),
+        f"{group.name} {count} dx": ((count, k, n), lambda: backend.linear_backward(y, x, weight, rows, dx=x)),
+    }
+    for title, (size, op) in ops.items():
+        results = [(bench.row(title, op, flops, name), name) for name in plans(bench, explore, *size)]
+        for seconds, name in sorted(results)[: 6 if explore else 0]:
+            print(f"BEST {title}: {name} {flops / seconds / 1e12:.2f} TFLOP/s", flush=True)
 
 
-def lora(bench: Bench, rows: Rows, count: int) -> None:
-    """What LoRA adds to each linear, kernel by kernel as the dispatches are called."""
-    backend = bench.backend
-    for group in linear_groups(bench.config):
-        k, n, parts = group.in_features, group.out_features, len(group.parts)
-        width = parts * RANK
-        weight = backend.pack_ternary([(np.zeros((p, k), np.int8), 1.0) for p in group.parts])
-        x, y = bench.floats(count, k), bench.floats(count, n)
-        adapter = LoRA(
-            bench.floats(1, width, k),
-            bench.floats(1, n, RANK),
-            backend.upload(np.ones((1, parts))),
-            RANK,
-            bench.floats(count, width),
-            bench.floats(count, width),
-        )
-        grad = LoRAGrad(bench.floats(1, width, k), bench.floats(1, n, RANK))
-        dispatch = backend.dispatch
-        for kernel in ("lora_down", "lora_up", "lora_down_grad", "lora_grad_b", "lora_grad_a", "lora_dx"):
-            seen: list[str] = []
+def lora(bench: Bench, rows: Rows, count: int, group: LinearGroup) -> None:
+    """What LoRA adds to a linear, kernel by kernel: the others' dispatches are left out."""
+    backend, k, n, parts = bench.backend, group.in_features, group.out_features, len(group.parts)
+    width = parts * RANK
+    weight = backend.pack_ternary([(np.zeros((p, k), np.int8), 1.0) for p in group.parts])
+    x, y = bench.floats(count, k), bench.floats(count, n)
+    adapter = LoRA(
+        bench.floats(1, width, k),
+        bench.floats(1, n, RANK),
+        backend.upload(np.ones((1, parts))),
+        RANK,
+        bench.floats(count, width),
+        bench.floats(count, width),
+    )
+    grad = LoRAGrad(bench.floats(1, width, k), bench.floats(1, n, RANK))
+    dispatch = backend.dispatch
+    wanted, seen = "", [""]
 
-            def only(name: str, kernel: str = kernel, seen: list[str] = seen, **arguments: Any) -> None:
-                if name == f"{kernel}_gemm":
-                    seen.append(f"{arguments['variant']} {arguments['grid']}")
-                    dispatch(name, **arguments)
+    def only(name: str, **arguments: Any) -> None:
+        if name == wanted:
+            seen[:] = [f"{tuple(arguments['variant']['tile'])} {arguments['grid']}"]
+            dispatch(name, **arguments)
 
-            def op(kernel: str = kernel) -> None:
-                if kernel in ("lora_down", "lora_up"):
-                    backend.linear(x, None, None, weight, y, rows, lora=adapter)
-                else:
-                    backend.linear_backward(y, x, weight, rows, dx=x, lora=adapter, grad=grad)
+    def forward() -> None:
+        backend.linear(x, None, None, weight, y, rows, lora=adapter)
 
-            backend.dispatch = only
-            flops = 2.0 * count * (n * RANK if kernel in ("lora_up", "lora_down_grad", "lora_grad_b") else width * k)
-            bench.row(f"{group.name} {count} {kernel}", op, flops)
-            del backend.dispatch
-            print("    " + " | ".join(dict.fromkeys(seen)))
+    def backward() -> None:
+        backend.linear_backward(y, x, weight, rows, dx=x, lora=adapter, grad=grad)
+
+    wide, deep = 2.0 * count * n * RANK, 2.0 * count * width * k
+    kernels = {"down": (forward, deep), "up": (forward, wide), "down_grad": (backward, wide)}
+    kernels |= {"grad_b": (backward, wide), "grad_a": (backward, deep), "dx": (backward, deep)}
+    backend.dispatch = only
+    for kernel, (op, flops) in kernels.items():
+        wanted = f"lora_{kernel}_gemm"
+        bench.row(f"{group.name} {count} {kernel}", op, flops)
+        print("    " + seen[0])
+    del backend.dispatch
 
 
 def head(bench: Bench, count: int, explore: bool) -> None:
@@ -235,9 +229,7 @@ def row_ops(bench: Bench, rows: Rows, count: int) -> None:
     bench.row(f"rms_norm_quant {count}", lambda: backend.rms_norm_quant(x, gain, 1e-5, normed, part, scales))
     bench.row(f"rms_norm_backward {count}", lambda: backend.rms_norm_backward(x, gain, 1e-5, normed, dx, True))
     act = config.activation
-    bench.row(
-        f"glu_norm_quant {count}", lambda: backend.glu_norm_quant(gate_up, act, ffn_gain, 1e-5, z, codes, scales)
-    )
+    bench.row(f"glu_norm_quant {count}", lambda: backend.glu_norm_quant(gate_up, act, ffn_gain, 1e-5, z, codes, scales))
     bench.row(f"glu_backward {count}", lambda: backend.glu_backward(gate_up, act, ffn_gain, 1e-5, z, gate_up))
     heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
     qkv, table = bench.floats(count, (heads + 2 * kv_heads) * dim), bench.floats(config.max_positions, dim)
@@ -278,10 +270,11 @@ def main() -> None:
     for count in (int(part) for part in arguments.rows.split(",")):
         length = min(arguments.length, count)
         rows = bench.rows_of(count, length)
-        if "linear" in arguments.ops:
-            linear(bench, rows, count, arguments.tiles, names)
-        if "lora" in arguments.ops:
-            lora(bench, rows, count)
+        for group in linear_groups(config):
+            if "linear" in arguments.ops and group.name in (names or group.name):
+                linear(bench, rows, count, arguments.tiles, group)
+            if "lora" in arguments.ops:
+                lora(bench, rows, count, group)
         if "attention" in arguments.ops:
             attention(bench, rows, count, length)
         if "rows" in arguments.ops:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tritune.backends.base import Buffer, Rows
 from tritune.errors import DeviceError
 
@@ -10,6 +12,18 @@ from .core import WebGPUCore
 MAX_HEAD_DIM = 256
 THREAD_ROWS = 8
 """Threads over the rows (or keys, for dk and dv) of a workgroup of the causal attention kernels."""
+
+
+MANY_QUERIES = 30_000
+"""Rows times heads from which on a workgroup takes 64 of them and not 32."""
+
+
+class QueryTile(NamedTuple):
+    """How a workgroup of attention_tile.wgsl is cut: 8 groups of threads, each for some queries."""
+
+    queries: int  # of a thread
+    columns: int  # threads of a group
+    keys: int  # of a thread
 
 
 class AttentionOps(WebGPUCore):
@@ -72,13 +86,13 @@ class AttentionOps(WebGPUCore):
         """See Backend.paged_attention."""
         check_head_dim("paged_attention", head_dim)
         block_tables = tables_of("paged_attention", rows)
-        params = [heads, kv_heads, head_dim // 2, k_cache.shape[2], block_tables.shape[1], head_dim**-0.5]
-        self.dispatch(
+        self._queries(
             "paged_attention",
-            params=params,
-            buffers=[q, k_cache, v_cache, rows.positions, rows.sequence, block_tables, o],
-            grid=(q.shape[0], heads, 1),
-            variant={"half_cache": k_cache.dtype == "f16"},
+            (heads, kv_heads, head_dim),
+            q.shape[0],
+            [k_cache.shape[2], block_tables.shape[1], head_dim**-0.5],
+            [q, k_cache, v_cache, rows.positions, rows.sequence, block_tables, o],
+            {"half_cache": k_cache.dtype == "f16"},
         )
 
     def causal_attention(
@@ -86,7 +100,9 @@ class AttentionOps(WebGPUCore):
     ) -> None:
         """See Backend.causal_attention."""
         check_head_dim("causal_attention", head_dim)
-        self._tiled("causal_attention", [qkv, rows.positions, o, lse], (heads, kv_heads, head_dim), heads, sums=1)
+        shape = (heads, kv_heads, head_dim)
+        buffers = [qkv, rows.positions, o, lse]
+        self._queries("causal_attention", shape, qkv.shape[0], [head_dim**-0.5], buffers, {})
 
     def causal_attention_backward(
         self,
@@ -115,6 +131,36 @@ class AttentionOps(WebGPUCore):
         self._tiled("causal_attention_backward_q", buffers, shape, heads, sums=1)
         buffers = [qkv, rows.positions, rows.sequence, rows.q_start, do, lse, delta, dqkv]
         self._tiled("causal_attention_backward_kv", buffers, shape, kv_heads, sums=2)
+
+    def _queries(
+        self,
+        kernel: str,
+        shape: tuple[int, int, int],
+        num_rows: int,
+        params: list[int | float],
+        buffers: list[Buffer],
+        variant: dict[str, object],
+    ) -> None:
+        """A kernel made of attention_tile.wgsl, a workgroup for each tile of rows and packed query heads."""
+        heads, kv_heads, head_dim = shape
+        tile = self.query_tile(num_rows, heads, head_dim)
+        queries = 8 * tile.queries
+        pack = heads // kv_heads if queries % (heads // kv_heads) == 0 else 1
+        self.dispatch(
+            kernel,
+            params=[num_rows, heads, kv_heads, *params],
+            buffers=buffers,
+            grid=(-(-num_rows * pack // queries), heads // pack, 1),
+            variant={**variant, "head_dim": head_dim, "shape": tuple(tile), "pack": pack},
+        )
+
+    def query_tile(self, num_rows: int, heads: int, head_dim: int) -> QueryTile:
+        """How attention_tile.wgsl is cut; benchmarks and tests replace it."""
+        if self.device.info.software:
+            return QueryTile(4, 8, 4 if head_dim <= 128 else 2)
+        if self.device.info.limits["max-compute-workgroup-storage-size"] < 32 << 10 or head_dim > 128:
+            return QueryTile(4, 16, 1)
+        return QueryTile(4 if num_rows * heads < MANY_QUERIES else 8, 16, 2)
 
     def _tiled(
         self, kernel: str, buffers: list[Buffer], shape: tuple[int, int, int], grid_heads: int, *, sums: int

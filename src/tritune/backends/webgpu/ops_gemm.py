@@ -19,7 +19,8 @@ class GemmOps(WebGPUCore):
 
     def plan_gemm(self, m: int, n: int, k: int) -> Plan:
         """How a product is cut on this device; benchmarks and tests replace it."""
-        return plan_product(self.device.info.software, m, n, k)
+        info = self.device.info
+        return plan_product(info.software, info.limits["max-compute-workgroup-storage-size"], m, n, k)
 
     def gemm(
         self,
@@ -37,7 +38,7 @@ class GemmOps(WebGPUCore):
         """
         m, n, k = size
         limits = size if part is None else (min(m, part[0]), min(n, part[1]), k)
-        (tile, splits) = self.plan_gemm(*limits)
+        tile, splits = self.plan_gemm(*limits)
         every = {**(variant or {}), "tile": tuple(tile)}
         numbers = [*size, *params]
         grid = (ceil_div(n, tile.columns) * splits, ceil_div(m, tile.rows), 1)

@@ -19,7 +19,7 @@ Variant `stage`: "whole"; or "partial": splits workgroups share the k of a tile 
 [splits, M, N rounded up to 4], which a dispatch of the same kernel with "sum" adds up and stores. The grid says how many:
 (ceil(N / columns) * splits, ceil(M / rows), 1); of "sum" it is one thread for each vec4 of C.
 #}
-{% set bm, bn, bk, tm, tn, buffers = tile %}
+{% set bm, bn, bk, tm, tn = tile %}
 {% set threads_m = bm // tm %}
 {% set threads_n = bn // tn %}
 {% set threads = threads_m * threads_n %}
@@ -52,8 +52,8 @@ fn main(
     store(i / columns, i % columns * 4u, sum);
 }
 {% else %}
-var<workgroup> tile_a: array<vec4<f32>, {{ buffers * bk * (stride(bm, a_by_k) | int) }}>;
-var<workgroup> tile_b: array<vec4<f32>, {{ buffers * bk * (stride(bn, b_by_k) | int) }}>;
+var<workgroup> tile_a: array<vec4<f32>, {{ bk * (stride(bm, a_by_k) | int) }}>;
+var<workgroup> tile_b: array<vec4<f32>, {{ bk * (stride(bn, b_by_k) | int) }}>;
 {% if slots %}
 var<workgroup> smallest_slot: atomic<u32>;
 var<workgroup> chosen_slot: u32;
@@ -142,43 +142,19 @@ fn main(
 {% macro product(a_by_k, b_by_k) %}
 {{ load("a", a_by_k, bm, "m0", "k_begin", "var ") }}
 {{ load("b", b_by_k, bn, "n0", "k_begin", "var ") }}
-{% if buffers == 2 %}
-    var page_a = 0u;
-    var page_b = 0u;
-    workgroupBarrier();
-{{ keep("a", a_by_k, bm, "m0", "k_begin", "") }}
-{{ keep("b", b_by_k, bn, "n0", "k_begin", "") }}
-    workgroupBarrier();
-    for (var k0 = k_begin; k0 < k_end; k0 += {{ bk }}u) {
-{{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "") }}
-{{ load("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "") }}
-{{ multiply(a_by_k, b_by_k) }}
-        page_a = {{ bk * (stride(bm, a_by_k) | int) }}u - page_a;
-        page_b = {{ bk * (stride(bn, b_by_k) | int) }}u - page_b;
-{{ keep("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "page_a + ") }}
-{{ keep("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "page_b + ") }}
-        workgroupBarrier();
-    }
-{% else %}
     for (var k0 = k_begin; k0 < k_end; k0 += {{ bk }}u) {
         workgroupBarrier();
-{{ keep("a", a_by_k, bm, "m0", "k0", "") }}
-{{ keep("b", b_by_k, bn, "n0", "k0", "") }}
+{{ keep("a", a_by_k, bm, "m0") }}
+{{ keep("b", b_by_k, bn, "n0") }}
         workgroupBarrier();
 {{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "") }}
 {{ load("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "") }}
-{{ multiply(a_by_k, b_by_k) }}
-    }
-{% endif %}
-{% endmacro %}
-
-{% macro multiply(a_by_k, b_by_k) %}
 {% for k in range(bk) %}
 {% for h in range(tm // 4) %}
-        let a{{ k }}_{{ h }} = tile_a[{{ 'page_a + ' if buffers == 2 else '' }}{{ k * (stride(bm, a_by_k) | int) + h * threads_m }}u + high];
+        let a{{ k }}_{{ h }} = tile_a[{{ k * (stride(bm, a_by_k) | int) + h * threads_m }}u + high];
 {% endfor %}
 {% for j in range(tn // 4) %}
-        let b{{ k }}_{{ j }} = tile_b[{{ 'page_b + ' if buffers == 2 else '' }}{{ k * (stride(bn, b_by_k) | int) + j * threads_n }}u + low];
+        let b{{ k }}_{{ j }} = tile_b[{{ k * (stride(bn, b_by_k) | int) + j * threads_n }}u + low];
 {% endfor %}
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}
@@ -186,6 +162,7 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% endfor %}
+    }
 {% endmacro %}
 
 {# Element t of a thread in a tile of `rows`: its row and k within the tile. #}
@@ -205,18 +182,18 @@ fn main(
 {% endfor %}
 {% endmacro %}
 
-{% macro keep(name, by_k, rows, origin, first_k, page) %}
+{% macro keep(name, by_k, rows, origin) %}
 {% for t in range((rows * bk // 4 + threads - 1) // threads) %}
         {{ guard(t, rows) }}{
             let row = {{ row_of(t, by_k, rows) }};
             let k = {{ k_of(t, by_k, rows) }};
-            let four = expand_{{ name }}(raw_{{ name }}{{ t }}, {{ origin }} + row, {{ first_k }} + k);
+            let four = expand_{{ name }}(raw_{{ name }}{{ t }}, {{ origin }} + row, k0 + k);
 {% if by_k %}
 {% for i in range(4) %}
-            tile_{{ name }}[{{ page }}(k + {{ i }}u) * {{ stride(rows, by_k) }}u + row / 4u][row % 4u] = four.{{ "xyzw"[i] }};
+            tile_{{ name }}[(k + {{ i }}u) * {{ stride(rows, by_k) }}u + row / 4u][row % 4u] = four.{{ "xyzw"[i] }};
 {% endfor %}
 {% else %}
-            tile_{{ name }}[{{ page }}k * {{ stride(rows, by_k) }}u + row / 4u] = four;
+            tile_{{ name }}[k * {{ stride(rows, by_k) }}u + row / 4u] = four;
 {% endif %}
         }
 {% endfor %}

@@ -1,105 +1,89 @@
-// paged_attention: row t attends to positions 0 … positions[t] of its sequence in the cache, softmax computed online.
-//
-// q, o f32 [T, H * d]; k_cache, v_cache [blocks, G, block_size, d], variant `half_cache`: f16, two to a word, else f32;
-// positions, sequence i32 [T]; block_tables i32 [S, max_blocks]. o is =, 0 in spare rows (position -1). d even, at most 256.
-// Work: one workgroup for each row and query head; a tile of THREADS keys at a time, one thread a key for the scores, then
-// one thread a pair of o's elements (and a share of the keys, where a head has fewer pairs than there are threads). The
-// number of tiles follows the row's own context.
+{#
+paged_attention: row t attends to positions 0 … positions[t] of its sequence in the cache, softmax computed online.
 
+q, o f32 [T, H * d]; k_cache, v_cache [blocks, G, block_size, d], variant `half_cache`: f16, two to a word, else f32;
+positions, sequence i32 [T]; block_tables i32 [S, max_blocks]. o is =, 0 in spare rows (position -1). d a multiple of 4.
+Work: a workgroup for a tile of rows and `pack` query heads of one key/value head (attention_tile.wgsl), which walks the
+context of each sequence that has rows in the tile, as far as they see. Late rows come first.
+#}
 {% import "prelude.wgsl" as prelude with context %}
-{{ prelude.params("heads: u32", "kv_heads: u32", "pairs: u32", "block_size: u32", "max_blocks: u32", "scale: f32") }}
-{{ binding("q", "array<vec2<f32>>") }}
-{{ binding("k_cache", "array<u32>" if half_cache else "array<vec2<f32>>") }}
-{{ binding("v_cache", "array<u32>" if half_cache else "array<vec2<f32>>") }}
+{% import "attention_tile.wgsl" as attention with context %}
+{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "block_size: u32", "max_blocks: u32", "scale: f32") }}
+{{ binding("q", "array<vec4<f32>>") }}
+{{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
+{{ binding("v_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
-{{ binding("sequence", "array<i32>") }}
-{{ binding("block_tables", "array<i32>") }}
-{{ binding("o", "array<vec2<f32>>") }}
+{{ binding("sequence", "array<u32>") }}
+{{ binding("block_tables", "array<u32>") }}
+{{ binding("o", "array<vec4<f32>>") }}
 
-const THREADS = 128u;
-const MAX_PAIRS = 128u;
-const LOWEST = -3.4028234e38;
-
-var<workgroup> row_context: u32;
-var<workgroup> query: array<vec2<f32>, MAX_PAIRS>;
-var<workgroup> weights: array<f32, THREADS>;
-var<workgroup> key_start: array<u32, THREADS>;
-var<workgroup> shares: array<vec2<f32>, THREADS>;
+{{ attention.declare() }}
+const NONE = 0xffffffffu;
+var<workgroup> smallest_sequence: atomic<u32>;
+var<workgroup> largest_end: atomic<u32>;
+var<workgroup> chosen: vec2<u32>;
+var<private> kv_head: u32;
+var<private> current: u32;
 
 {{ prelude.functions() }}
-fn k_pair(at: u32) -> vec2<f32> {
-    return {{ "load_f16x2(k_cache[at])" if half_cache else "k_cache[at]" }};
+fn query(row: u32, head: u32) -> u32 { return (min(row, params.T - 1u) * params.heads + head) * VECTORS; }
+fn query_at(at: u32) -> vec4<f32> { return q[at]; }
+fn cache_start(key: u32) -> u32 {
+    let block = block_tables[current * params.max_blocks + key / params.block_size];
+    return ((block * params.kv_heads + kv_head) * params.block_size + key % params.block_size) * VECTORS;
 }
-
-fn v_pair(at: u32) -> vec2<f32> {
-    return {{ "load_f16x2(v_cache[at])" if half_cache else "v_cache[at]" }};
+{% for name in ("key", "value") %}
+fn {{ name }}_at(key: u32, i: u32) -> vec4<f32> {
+    let four = {{ name[0] }}_cache[cache_start(key) + i];
+    return {{ "vec4<f32>(load_f16x2(four.x), load_f16x2(four.y))" if half_cache else "four" }};
 }
-
-// Where the key (and the value) of a position begins in the caches, in pairs.
-fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
-    let block = u32(block_tables[row_sequence * params.max_blocks + position / params.block_size]);
-    return ((block * params.kv_heads + kv_head) * params.block_size + position % params.block_size) * params.pairs;
+{% endfor %}
+// The sequence of a row, NONE for a spare one.
+fn sequence_of(row: u32) -> u32 {
+    if (row >= params.T || positions[row] < 0) { return NONE; }
+    return sequence[row];
 }
+fn position_of(row: u32) -> u32 { return u32(max(positions[min(row, params.T - 1u)], 0)); }
 
-{{ prelude.reduce("max", "f32", 128) }}
-{{ prelude.reduce("sum", "f32", 128) }}
-{{ prelude.main(128) }}
-    let row = wg.x;
-    let head = workgroup_y(wg, grid);
-    if head >= params.heads {
+{{ prelude.main(attention.threads) }}
+    let first_head = workgroup_y(wg, grid) * {{ pack }}u;
+    if first_head >= params.heads {
         return;
     }
-    let kv_head = head / (params.heads / params.kv_heads);
-    let first = (row * params.heads + head) * params.pairs;
-    if li == 0u {
-        row_context = u32(max(positions[row] + 1, 0));
-    }
-    for (var i = li; i < params.pairs; i += THREADS) {
-        query[i] = q[first + i] * params.scale;
-    }
-    let context = workgroupUniformLoad(&row_context);
-    let row_sequence = u32(sequence[row]);
-    let pair = li % params.pairs;
-    let share = li / params.pairs;
-    let num_shares = THREADS / params.pairs;
-    var top = LOWEST;
-    var thread_total = 0.0;
-    var sum = vec2<f32>();
-    for (var tile = 0u; tile < context; tile += THREADS) {
-        let position = tile + li;
-        var score = LOWEST;
-        if position < context {
-            let at = cache_start(row_sequence, position, kv_head);
-            key_start[li] = at;
-            score = 0.0;
-            for (var i = 0u; i < params.pairs; i++) {
-                score += dot(query[i], k_pair(at + i));
-            }
-        }
-        let new_top = max(top, workgroup_max_f32(score));
-        let shrink = exp(top - new_top);
-        let weight = select(0.0, exp(score - new_top), position < context);
-        weights[li] = weight;
-        top = new_top;
-        thread_total = thread_total * shrink + weight;
-        workgroupBarrier();
-        sum *= shrink;
-        let tile_keys = min(THREADS, context - tile);
-        if share < num_shares {
-            for (var key = share; key < tile_keys; key += num_shares) {
-                sum += weights[key] * v_pair(key_start[key] + pair);
-            }
+    kv_head = first_head / (params.heads / params.kv_heads);
+    let first_row = (grid.x - 1u - wg.x) * {{ attention.tile_rows }}u;
+{{ attention.begin() }}
+{% for h in range(attention.tq // 4) %}
+    let sequence{{ h }} = {{ attention.of_rows("sequence_of", h) }};
+    let last{{ h }} = {{ attention.of_rows("position_of", h) }};
+    let used{{ h }} = sequence{{ h }} != vec4<u32>(NONE);
+{% endfor %}
+    var next = 0u;
+    loop {
+        if li == 0u {
+            atomicStore(&smallest_sequence, NONE);
+            atomicStore(&largest_end, 0u);
         }
         workgroupBarrier();
-    }
-    let total = workgroup_sum_f32(thread_total);
-    shares[li] = sum;
-    workgroupBarrier();
-    if li < params.pairs {
-        var whole = vec2<f32>();
-        for (var i = 0u; i < num_shares; i++) {
-            whole += shares[i * params.pairs + li];
+        for (var row = first_row + li; row < first_row + {{ attention.tile_rows }}u; row += {{ attention.threads }}u) {
+            let own_sequence = sequence_of(row);
+            if own_sequence >= next { atomicMin(&smallest_sequence, own_sequence); }
         }
-        o[first + li] = select(vec2<f32>(), whole / total, context > 0u);
+        workgroupBarrier();
+        current = atomicLoad(&smallest_sequence);
+        for (var row = first_row + li; row < first_row + {{ attention.tile_rows }}u; row += {{ attention.threads }}u) {
+            if sequence_of(row) == current { atomicMax(&largest_end, position_of(row) + 1u); }
+        }
+        workgroupBarrier();
+        if li == 0u { chosen = vec2<u32>(current, atomicLoad(&largest_end)); }
+        let found = workgroupUniformLoad(&chosen);
+        if found.x == NONE { break; }
+        current = found.x;
+{% for h in range(attention.tq // 4) %}
+        let start{{ h }} = select(vec4<u32>(NONE), vec4<u32>(), sequence{{ h }} == vec4<u32>(current));
+{% endfor %}
+{{ attention.walk("0u", "found.y") }}
+        next = current + 1u;
     }
+{{ attention.finish(False) }}
 }
