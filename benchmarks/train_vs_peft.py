@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
-from oracles.curves import apart, distance, examples_of, our_curve, peft_curve
-from oracles.reference import Reference, identity
 
 import tritune
+from oracles.curves import apart, distance, examples_of, our_curve, peft_curve
+from oracles.reference import Reference, identity
 from tritune.assets import BUILTIN_MODEL
 
 BAR_OFF, BAR_ON = 1e-3, 1.5

@@ -89,9 +89,7 @@ def test_the_folder_of_a_run_repeats_it_bit_for_bit(train: Cli, cli: Cli, tmp_pa
     assert told["backend"] == "numpy"
 
 
-def test_a_run_from_an_adapter_is_repeated_too(
-    cli: Cli, tiny: Path, many: Path, adapter: Path, tmp_path: Path
-) -> None:
+def test_a_run_from_an_adapter_is_repeated_too(cli: Cli, tiny: Path, many: Path, adapter: Path, tmp_path: Path) -> None:
     flags = ("-m", tiny, "-d", many, "--device", "numpy", "--max-steps", "2")
     assert cli("train", *flags, "-a", adapter, "-o", tmp_path / "out").code == 0
     again = cli("train", "-c", tmp_path / "out" / "config.yaml", "-o", tmp_path / "again")

@@ -92,9 +92,9 @@ def test_micro_batches_of_a_step(batch: int, micro: int, accumulation: int, expe
 def test_parts_give_the_step_of_the_whole(model: Model) -> None:
     """All rows in one batch, or in parts: the same tokens, divided by their number."""
     whole, parts = Heard(), Heard()
-    adapter = train(model, ROWS, LORA, replace(CONFIG, batch_tokens=800, max_steps=1), callbacks=[whole])
-    small = replace(CONFIG, batch_tokens=800, micro_batch_tokens=400, max_steps=1)
-    split = train(model, ROWS, LORA, small, callbacks=[parts])
+    adapter = train(model, ROWS[:8], LORA, replace(CONFIG, batch_tokens=256, max_steps=1), callbacks=[whole])
+    small = replace(CONFIG, batch_tokens=256, micro_batch_tokens=128, max_steps=1)
+    split = train(model, ROWS[:8], LORA, small, callbacks=[parts])
     assert whole.logs[0].tokens == parts.logs[0].tokens
     assert whole.logs[0].loss == pytest.approx(parts.logs[0].loss, rel=1e-4)
     for name, tensor in split.tensors().items():
