@@ -12,9 +12,9 @@ import pytest
 import tritune
 
 PUBLIC = {
-    "Adapter", "AdapterError", "Chat", "ConfigError", "ContextLengthError", "DataError", "DeviceError",
+    "Adapter", "AdapterError", "Chat", "ConfigError", "ContextLengthError", "DataError", "DenseExport", "DeviceError",
     "DeviceLostError", "InputError", "LoRAConfig", "Model", "ModelFileError", "OutOfMemoryError", "TextStream",
-    "TrainConfig", "TrainingError", "TrituneError", "load", "train",
+    "TrainConfig", "TrainingError", "TrituneError", "export_dense", "load", "train",
 }  # fmt: skip
 ROOMS = ["tritune", "tritune.data", "tritune.generation", "tritune.lora", "tritune.text", "tritune.training"]
 HEAVY = ["torch", "transformers", "peft", "wgpu", "gguf", "huggingface_hub"]

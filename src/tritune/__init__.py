@@ -14,6 +14,7 @@ from tritune.errors import (
     TrainingError,
     TrituneError,
 )
+from tritune.export import DenseExport, export_dense
 from tritune.lora import Adapter, LoRAConfig
 from tritune.model import Model, load
 from tritune.stream import TextStream
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "ContextLengthError",
     "DataError",
+    "DenseExport",
     "DeviceError",
     "DeviceLostError",
     "InputError",
@@ -37,6 +39,7 @@ __all__ = [
     "TrainConfig",
     "TrainingError",
     "TrituneError",
+    "export_dense",
     "load",
     "train",
 ]

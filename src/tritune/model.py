@@ -95,6 +95,7 @@ class Model:
         kv_dtype: Literal["f16", "f32"] = "f16",
         head: Head = "stored",
     ) -> None:
+        self.source = source
         self.config: ModelConfig = source.config
         self.generation_defaults: GenerationDefaults = source.generation
         self.backend = backend

@@ -16,6 +16,7 @@ from tritune.formats.packing import unpack_hf
 from tritune.formats.safetensors import SafetensorsModel, open_safetensors_model
 from tritune.models.config import GenerationDefaults, ModelConfig
 from tritune.models.names import (
+    DENSE_MARK,
     HF_EMBEDDING,
     HF_FINAL_NORM,
     HF_HEAD,
@@ -169,6 +170,11 @@ def _norm_names(tensors: SafetensorsModel) -> Mapping[str, str] | None:
 
 def _storage(config: Mapping[str, Any], tensors: SafetensorsModel, sub_norms: bool) -> Storage:
     """How the file stores its ternary weights, told by the dtype of the first one and the quantization_config."""
+    if config.get(DENSE_MARK):
+        raise ModelFileError(
+            f"{tensors.directory}: a dense export of tritune; rounding it back to ternary would lose what its adapter "
+            "learned: load the base, with the adapter beside it"
+        )
     first = hf_layer(0, HF_PROJECTIONS["q"])
     dtype = tensors.info(first + ".weight").dtype
     quantization = cast("Mapping[str, Any]", config.get("quantization_config") or {})

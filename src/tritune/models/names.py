@@ -45,6 +45,9 @@ GGUF_EMBEDDING = "token_embd.weight"
 GGUF_HEAD = "output.weight"
 GGUF_FINAL_NORM = "output_norm.weight"
 
+DENSE_MARK = "tritune_dense_export"
+"""A field of config.json: the linears are not ternary, and would lose what they hold if they were made so."""
+
 
 def hf_layer(index: int, module: str) -> str:
     """Full name of a module of a block in a Hugging Face file, without ``.weight``."""

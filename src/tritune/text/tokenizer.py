@@ -101,6 +101,18 @@ class Tokenizer:
 
         return Tokenizer(read_gguf_vocab(metadata, source))
 
+    def library_spec(self) -> dict[str, Any]:
+        """The content of a tokenizer.json that encodes as this tokenizer does, BOS included."""
+        bos, bos_id = self._named.get("bos_token"), self.bos_id
+        if not self.add_bos or bos is None or self._begins_with_bos():
+            return self._library_spec
+        first, text = {"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        second = {"Sequence": {"id": "B", "type_id": 0}}
+        known = {bos: {"id": bos, "ids": [bos_id], "tokens": [bos]}}
+        single, pair = [first, text], [first, text, second]
+        template = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+        return self._library_spec | {"post_processor": template}
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hexadecimal digest of all that decides which ids a text becomes."""

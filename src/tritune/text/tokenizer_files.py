@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tritune.errors import ModelFileError
 from tritune.text.specials import AddedToken
-from tritune.text.tokenizer import TokenizerSpec
+from tritune.text.tokenizer import Tokenizer, TokenizerSpec
 
 MAX_FILE_BYTES = 256 << 20  # the largest tokenizer.json in use (262,144 tokens) has 33 MB
 
@@ -38,6 +38,20 @@ def read_directory(path: Path) -> TokenizerSpec:
         source=str(file),
         extra_added=tuple(_declared_tokens(config, path)),
     )
+
+
+def write_directory(tokenizer: Tokenizer, path: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json, as transformers reads them. Raises OSError."""
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **tokenizer.named_tokens,
+        "add_bos_token": tokenizer.add_bos,
+        "clean_up_tokenization_spaces": False,
+    }
+    if tokenizer.chat_template is not None:
+        config["chat_template"] = tokenizer.chat_template
+    for name, content in (("tokenizer.json", tokenizer.library_spec()), ("tokenizer_config.json", config)):
+        (path / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _read_object(file: Path) -> dict[str, Any]:
