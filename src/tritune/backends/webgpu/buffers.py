@@ -7,7 +7,7 @@ bound ``read_write``; the ranges bound in one dispatch never overlap (program.py
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,8 @@ class WebGPUBuffer(Buffer):
         self.shape = shape
         self.dtype: DType = dtype
         self.nbytes = round_up(self.size * item_bytes(dtype), 4)
-        self._alignment = alignment
+        self.alignment = alignment
+        self.parts: tuple[WebGPUBuffer, ...] = ()  # what a range of several blocks keeps alive
 
     @property
     def arena(self) -> Arena:
@@ -99,11 +100,40 @@ class WebGPUBuffer(Buffer):
         if start < 0 or start + count > self.size:
             raise DeviceError(f"view of elements {start} to {start + count} of a buffer of {self.size} elements")
         offset = self.offset + start * item_bytes(self.dtype)
-        if offset % self._alignment:
+        if offset % self.alignment:
             raise DeviceError(
-                f"view at element {start} of {self.dtype}: offsets are multiples of {self._alignment} bytes"
+                f"view at element {start} of {self.dtype}: offsets are multiples of {self.alignment} bytes"
             )
-        return WebGPUBuffer(self.block, offset, shape, self.dtype, self._alignment)
+        return WebGPUBuffer(self.block, offset, shape, self.dtype, self.alignment)
+
+
+def same_memory(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers are the same range of device memory, so that it must be bound once."""
+    first, second = own_buffer(a), own_buffer(b)
+    return first.arena is second.arena and first.offset == second.offset and first.nbytes == second.nbytes
+
+
+def overlap(a: WebGPUBuffer, b: WebGPUBuffer) -> bool:
+    """Whether two ranges of device memory share a byte."""
+    return a.arena is b.arena and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+
+
+def covering(buffers: Sequence[Buffer], others: Sequence[Buffer]) -> tuple[WebGPUBuffer, list[int]] | None:
+    """The range of memory in which ``buffers`` lie as one binding of words, and the word where each begins in it.
+
+    None when they lie in different arenas, or one of ``others`` lies between them. It lets a kernel see small buffers
+    that were made together beyond the 8 that it may bind.
+    """
+    parts = [own_buffer(buffer) for buffer in buffers]
+    start, end = min(p.offset for p in parts), max(p.offset + p.nbytes for p in parts)
+    first = min(parts, key=lambda p: p.offset)
+    if any(p.arena is not first.arena for p in parts):
+        return None
+    whole = WebGPUBuffer(first.block, start, ((end - start) // 4,), "u32", first.alignment)
+    whole.parts = tuple(parts)
+    if any(overlap(whole, own_buffer(other)) for other in others):
+        return None
+    return whole, [(p.offset - start) // 4 for p in parts]
 
 
 def round_up(size: int, multiple: int) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import TypeVar
 from weakref import WeakSet
 
 from tritune.backends.base import Array, Backend, Buffer, DType, Program, Stats
@@ -23,6 +25,16 @@ from .runner import Runner
 _NO_VARIANT: Mapping[str, object] = MappingProxyType({})
 
 
+class Held(ABC):
+    """An op whose recording waits for the next op's."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Dispatch it."""
+
+
+HeldOp = TypeVar("HeldOp", bound=Held)
+
 class WebGPUCore(Backend):
     """Memory and programs of a WebGPU device; still without ops."""
 
@@ -38,6 +50,7 @@ class WebGPUCore(Backend):
         self._preparer = Preparer(self.device, self.memory, self.stats)
         self._runner = Runner(self.device, self.memory, self.stats)
         self.recording: WebGPUProgram | None = None
+        self._held: Held | None = None
         self._programs: WeakSet[WebGPUProgram] = WeakSet()
         self.closed = False
 
@@ -62,6 +75,7 @@ class WebGPUCore(Backend):
         """
         if self.closed:
             raise DeviceError("the backend is closed")
+        self._record_held()
         if 0 in grid:
             return
         prepared = self._preparer.prepare(kernel, dict(variant), params, buffers, grid)
@@ -69,6 +83,27 @@ class WebGPUCore(Backend):
             self.recording.dispatches.append(prepared)
         else:
             self._runner.run_now(prepared)
+
+    def hold(self, op: Held) -> None:
+        """Run an op, while recording only when the next one is recorded: that one may ``take`` it and do its work too."""
+        if self.recording is None:
+            op.run()
+            return
+        self._record_held()
+        self._held = op
+
+    def take(self, kind: type[HeldOp], wanted: Callable[[HeldOp], bool]) -> HeldOp | None:
+        """The op that was recorded last, if it is held and wanted; it is then the caller's to run."""
+        held = self._held
+        if isinstance(held, kind) and wanted(held):
+            self._held = None
+            return held
+        return None
+
+    def _record_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.run()
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
@@ -109,8 +144,9 @@ class WebGPUCore(Backend):
         self.recording = program
         try:
             yield program
+            self._record_held()
         finally:
-            self.recording = None
+            self.recording = self._held = None
         program.seal()
         self._programs.add(program)
 

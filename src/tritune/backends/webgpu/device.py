@@ -35,6 +35,7 @@ class WebGPUOptions:
     max_binding_bytes: int | None = None  # at most this much of a buffer is bound at once (the adapter's limit if None)
     memory_limit_bytes: int | None = None  # refuse to allocate more than this
     arena_bytes: int = 64 << 20  # buffers smaller than this are parts of arenas of at most this size
+    attention_splits: int | None = None  # over how many workgroups the context of a decoded row is split
     workgroup_size: int | None = None  # threads of a workgroup in reductions over rows; a power of two
     submit_seconds: float | None = None  # longer submits are cut, by estimate (None: 0.5; never for software adapters)
 

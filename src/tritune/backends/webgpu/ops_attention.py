@@ -7,9 +7,11 @@ from typing import NamedTuple
 from tritune.backends.base import Buffer, Rows
 from tritune.errors import DeviceError
 
-from .core import WebGPUCore
+from .few_rows_attention import FewRowsAttention, HeldRope
 
 MAX_HEAD_DIM = 256
+FEW_ROWS = 16
+"""Up to this many rows their context is split over workgroups."""
 THREAD_ROWS = 8
 """Threads over the rows (or keys, for dk and dv) of a workgroup of the causal attention kernels."""
 
@@ -26,7 +28,7 @@ class QueryTile(NamedTuple):
     keys: int  # of a thread
 
 
-class AttentionOps(WebGPUCore):
+class AttentionOps(FewRowsAttention):
     """See Backend for each op's contract, kernels/<op>.wgsl for its layout and work split."""
 
     def rope(self, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
@@ -64,13 +66,17 @@ class AttentionOps(WebGPUCore):
         block_tables = tables_of("rope_cache", rows)
         blocks, _, block_size, _ = k_cache.shape
         num_rows = qkv.shape[0]
-        self.dispatch(
-            "rope_cache",
-            params=[num_rows, heads, kv_heads, head_dim // 2, block_size, block_tables.shape[1], blocks],
-            buffers=[qkv, table, rows.positions, rows.sequence, block_tables, q, k_cache, v_cache],
-            grid=(num_rows, 1, 1),
-            variant={"half_cache": k_cache.dtype == "f16"},
-        )
+
+        def run() -> None:
+            self.dispatch(
+                "rope_cache",
+                params=[num_rows, heads, kv_heads, head_dim // 2, block_size, block_tables.shape[1], blocks],
+                buffers=[qkv, table, rows.positions, rows.sequence, block_tables, q, k_cache, v_cache],
+                grid=(num_rows, 1, 1),
+                variant={"half_cache": k_cache.dtype == "f16"},
+            )
+
+        self.hold(HeldRope(run, qkv, table, q, k_cache, v_cache, rows))
 
     def paged_attention(
         self,
@@ -86,6 +92,9 @@ class AttentionOps(WebGPUCore):
         """See Backend.paged_attention."""
         check_head_dim("paged_attention", head_dim)
         block_tables = tables_of("paged_attention", rows)
+        shape = (heads, kv_heads, head_dim)
+        if q.shape[0] <= FEW_ROWS and self.attend_few(q, k_cache, v_cache, rows, block_tables, o, shape):
+            return
         self._queries(
             "paged_attention",
             (heads, kv_heads, head_dim),

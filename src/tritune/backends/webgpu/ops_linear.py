@@ -12,15 +12,12 @@ from tritune.errors import DeviceError
 from tritune.formats.file_bytes import RowSource
 from tritune.ops.dropout import dropout_threshold
 
+from .few_rows import FEW_ROWS, MAX_PARTS, FewRowsOps, part_ends
 from .ops_gemm import GemmOps, ceil_div
 from .weights import TableShard, WebGPUTable, WebGPUTernary, upload_table, upload_ternary
 
-FEW_ROWS = 8  # up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it
-MAX_PARTS = 4
-_NO_PART = 0xFFFFFFFF
 
-
-class LinearOps(GemmOps):
+class LinearOps(FewRowsOps, GemmOps):
     """pack_ternary, table, linear, linear_backward, logits, logits_backward: see Backend."""
 
     def pack_ternary(self, parts: Sequence[tuple[NDArray[np.int8], float]]) -> TernaryWeight:
@@ -48,59 +45,65 @@ class LinearOps(GemmOps):
         lora: LoRA | None = None,
         dropout: Dropout | None = None,
     ) -> None:
-        """See Backend.linear: one dispatch for the ternary product, two more for LoRA."""
+        """See Backend.linear.
+
+        Few rows: one dispatch, after one for LoRA's first factor unless the op recorded before was the norm that made
+        x: then that makes it. Many rows: one for the ternary product, two more for LoRA.
+        """
         w = _own_weight(weight)
         tokens = y.shape[0]
-        exact = codes is not None
+        if (codes is None) != (scales is None):
+            raise DeviceError("linear: codes and their scales are given together or not at all")
+        if tokens <= FEW_ROWS:
+            if lora is not None:
+                self._lora_down_few(x, codes, w, rows, lora, _active(dropout))
+            self.linear_few(x, codes, scales, w, y, rows, accumulate, lora)
+            return
         buffers = [x if codes is None else codes, w.words, w.row_scales, y]
-        if exact:
-            if scales is None:
-                raise DeviceError("linear: codes were given without their scales")
+        if scales is not None:
             buffers.append(scales)
         size = (tokens, w.out_features, w.in_features)
-        if tokens <= FEW_ROWS:
-            variant = {"exact": exact, "rows": rows_variant(tokens)}
-            grid = (ceil_div(w.out_features, 4), 1, 1)
-            self.dispatch("linear_gemv", params=(*size, accumulate), buffers=buffers, grid=grid, variant=variant)
-        else:
-            self.gemm("linear_gemm", size, buffers, params=(accumulate,), variant={"exact": exact})
+        self.gemm("linear_gemm", size, buffers, params=(accumulate,), variant={"exact": codes is not None})
         if lora is not None:
             self._lora_forward(x, w, y, rows, lora, _active(dropout))
+
+    def _lora_down_few(
+        self, x: Buffer, codes: Buffer | None, w: WebGPUTernary, rows: Rows, lora: LoRA, dropout: Dropout | None
+    ) -> None:
+        """down = A · dropout(x) for few rows."""
+        tokens, width = x.shape[0], len(w.parts) * lora.rank
+        norm = self.take_norm(x, codes) if dropout is None else None
+        if norm is not None:
+            norm.run_with_lora_down(lora, rows, width)
+            return
+        self.dispatch(
+            "lora_down_rows",
+            params=(tokens, width, w.in_features, *_dropout_params(dropout)),
+            buffers=[x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)],
+            grid=(ceil_div(width, 4), tokens, 1),
+            variant={"dropout": dropout is not None},
+        )
 
     def _lora_forward(
         self, x: Buffer, w: WebGPUTernary, y: Buffer, rows: Rows, lora: LoRA, dropout: Dropout | None
     ) -> None:
-        """down = A · dropout(x), then y += multiplier * scale * B · down."""
+        """down = A · dropout(x), then y += multiplier * scale * B · down, for many rows."""
         tokens, width = y.shape[0], len(w.parts) * lora.rank
-        down_params = _dropout_params(dropout)
-        down_buffers = [x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)]
-        up_params = (lora.rank, *_part_ends(w.parts))
-        up_buffers = [lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y]
-        if tokens <= FEW_ROWS:
-            self.dispatch(
-                "lora_down_rows",
-                params=(tokens, width, w.in_features, *down_params),
-                buffers=down_buffers,
-                grid=(ceil_div(width, 4), tokens, 1),
-                variant={"dropout": dropout is not None},
-            )
-            self.dispatch(
-                "lora_up_rows",
-                params=(tokens, w.out_features, width, *up_params),
-                buffers=up_buffers,
-                grid=(ceil_div(w.out_features, 64), tokens, 1),
-            )
-            return
         aligned = lora.rank % 4 == 0
         self.gemm(
             "lora_down_gemm",
             (tokens, width, w.in_features),
-            down_buffers,
-            params=down_params,
+            [x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)],
+            params=_dropout_params(dropout),
             variant={"dropout": dropout is not None, "aligned": aligned},
         )
-        size = (tokens, w.out_features, width)
-        self.gemm("lora_up_gemm", size, up_buffers, params=up_params, variant={"aligned": aligned})
+        self.gemm(
+            "lora_up_gemm",
+            (tokens, w.out_features, width),
+            [lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y],
+            params=(lora.rank, *part_ends(w.parts)),
+            variant={"aligned": aligned},
+        )
 
     def linear_backward(
         self,
@@ -141,7 +144,7 @@ class LinearOps(GemmOps):
         if grad is not None and lora.a.shape[0] != 1:
             raise DeviceError(f"linear_backward: gradients are for a pool of one adapter, found {lora.a.shape[0]}")
         rank, aligned = lora.rank, {"aligned": lora.rank % 4 == 0}
-        parts, drop, state = (rank, *_part_ends(w.parts)), _dropout_params(dropout), _dropout_state(dropout)
+        parts, drop, state = (rank, *part_ends(w.parts)), _dropout_params(dropout), _dropout_state(dropout)
         dropping = {**aligned, "dropout": dropout is not None}
         self.gemm(
             "lora_down_grad_gemm",
@@ -171,24 +174,17 @@ class LinearOps(GemmOps):
         """See Backend.logits: a dispatch for each shard of the table."""
         own = _own_table(table)
         rows = x.shape[0]
+        if rows <= FEW_ROWS:
+            self.logits_few(x, own, out)
+            return
         for shard in own.shards:
-            buffers = [x, shard.buffer, out]
-            if rows <= FEW_ROWS:
-                self.dispatch(
-                    "logits_gemv",
-                    params=(rows, shard.rows, own.columns, own.rows, shard.first_row),
-                    buffers=buffers,
-                    grid=(ceil_div(shard.rows, 4), 1, 1),
-                    variant={"format": own.dtype, "rows": rows_variant(rows)},
-                )
-            else:
-                self.gemm(
-                    "logits_gemm",
-                    (rows, shard.rows, own.columns),
-                    buffers,
-                    params=(False, own.columns, 0, own.rows, shard.first_row),
-                    variant={"format": own.dtype, "backward": False, "aligned": _aligned(own, shard)},
-                )
+            self.gemm(
+                "logits_gemm",
+                (rows, shard.rows, own.columns),
+                [x, shard.buffer, out],
+                params=(False, own.columns, 0, own.rows, shard.first_row),
+                variant={"format": own.dtype, "backward": False, "aligned": _aligned(own, shard)},
+            )
 
     def logits_backward(self, dlogits: Buffer, table: Table, dx: Buffer) -> None:
         """See Backend.logits_backward: a product for each shard of the table; the first writes, the others add."""
@@ -201,21 +197,6 @@ class LinearOps(GemmOps):
                 params=(i > 0, own.rows, shard.first_row, own.columns, 0),
                 variant={"format": own.dtype, "backward": True, "aligned": _aligned(own, shard)},
             )
-
-
-def rows_variant(rows: int) -> int:
-    """The smallest of 1, 2, 4 and 8 that holds ``rows``."""
-    return 1 << (max(rows, 1) - 1).bit_length()
-
-
-def _part_ends(parts: tuple[int, ...]) -> list[int]:
-    """The first output of parts 1, 2 and 3."""
-    ends: list[int] = []
-    first = 0
-    for size in parts[:-1]:
-        first += size
-        ends.append(first)
-    return ends + [_NO_PART] * (MAX_PARTS - 1 - len(ends))
 
 
 def _active(dropout: Dropout | None) -> Dropout | None:

@@ -2,15 +2,99 @@
 
 from __future__ import annotations
 
-from tritune.backends.base import Buffer, Table
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tritune.backends.base import Buffer, LoRA, Rows, Table
 from tritune.errors import DeviceError
 
-from .buffers import own_buffer
-from .core import WebGPUCore
+from .buffers import WebGPUBuffer, covering, own_buffer, same_memory
+from .core import Held, WebGPUCore
+from .few_rows_attention import HeldCombine
 from .weights import WebGPUTable
 
 ELEMENTWISE_GRID = 1 << 15
 """Most workgroups of a kernel that strides over a flat buffer; each side of a grid may have at least 65535."""
+
+
+MAX_HELD = 8
+"""Vectors of a row that a thread holds at most; longer rows are read again for each pass."""
+
+
+@dataclass(frozen=True)
+class HeldNorm(Held):
+    """A norm and quantisation, which can make LoRA's first factor in the same dispatch."""
+
+    core: WebGPUCore
+    kernel: str
+    variant: Mapping[str, object]
+    columns: int
+    eps: float
+    x: Buffer
+    gain: Buffer | None
+    normed: Buffer | None
+    codes: Buffer | None
+    scales: Buffer | None
+    attention: HeldCombine | None = None  # what makes x, to be done here
+
+    def __post_init__(self) -> None:
+        if (self.codes is None) != (self.scales is None):
+            raise DeviceError(f"{self.kernel}: codes and scales are given together or not at all")
+
+    @property
+    def held(self) -> int:
+        """Vectors of a row that a thread holds; 0 when they are too many."""
+        vectors = -(-self.columns // 4 // self.core.device.workgroup_size)
+        return vectors if vectors <= MAX_HELD else 0
+
+    @property
+    def value(self) -> Buffer | None:
+        """The buffer that holds what is quantised: the normed rows, or x itself where nothing changes it."""
+        plain = self.gain is None and self.kernel == "rms_norm_quant"
+        return self.x if plain and self.normed is None else self.normed
+
+    @property
+    def coded(self) -> tuple[WebGPUBuffer, list[int]] | None:
+        """Codes and scales as one range of memory, and the words where they begin; None when they lie apart."""
+        if self.codes is None or self.scales is None:
+            return None
+        others = [buffer for buffer in (self.x, self.gain, self.normed) if buffer is not None]
+        return covering([self.codes, self.scales], others)
+
+    def run(self) -> None:
+        """Dispatch without LoRA."""
+        self._dispatch([], width=0, groups=1, down_rows=0)
+
+    def run_with_lora_down(self, lora: LoRA, rows: Rows, width: int) -> None:
+        """Dispatch with down f32 [T, width] = A · normed."""
+        down_rows = 1 if self.x.shape[0] <= 2 else 4
+        self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), down_rows)
+
+    def _dispatch(self, lora: list[Buffer], width: int, groups: int, down_rows: int) -> None:
+        rows = self.x.shape[0]
+        variant: dict[str, object] = {
+            **self.variant,
+            "norm": self.gain is not None,
+            "keep": self.normed is not None,
+            "quant": self.codes is not None,
+            "held": self.held,
+            "splits": 0,
+        }
+        if self.held:
+            threads = self.core.device.workgroup_size
+            variant |= {"lora": bool(lora), "down_rows": down_rows, "threads": threads}
+        buffers, at = [self.x, self.gain, self.normed, self.codes, self.scales, *lora], [0, 0]
+        if self.attention is not None and self.coded is not None:
+            coded, at = self.coded
+            buffers = [self.attention.partial, self.gain, self.x, self.normed, coded, *lora]
+            variant |= {"splits": self.attention.splits, "quads": self.attention.head_dim // 4}
+        self.core.dispatch(
+            self.kernel,
+            params=[rows, self.columns // 4, self.eps, width, groups, *at],
+            buffers=[buffer for buffer in buffers if buffer is not None],
+            grid=(groups, rows, 1) if self.held else (rows, 1, 1),
+            variant=variant,
+        )
 
 
 class RowOps(WebGPUCore):
@@ -45,7 +129,10 @@ class RowOps(WebGPUCore):
         scales: Buffer | None,
     ) -> None:
         """See Backend.rms_norm_quant."""
-        self._norm_quant("rms_norm_quant", {}, x, x.shape[-1], gain, eps, normed, codes, scales)
+        norm = HeldNorm(self, "rms_norm_quant", {}, x.shape[-1], float(eps), x, gain, normed, codes, scales)
+        if norm.held and norm.coded is not None:
+            norm = replace(norm, attention=self.take(HeldCombine, lambda combine: same_memory(combine.o, x)))
+        self.hold(norm)
 
     def glu_norm_quant(
         self,
@@ -59,30 +146,9 @@ class RowOps(WebGPUCore):
     ) -> None:
         """See Backend.glu_norm_quant."""
         variant: dict[str, object] = {"activation": activation}
-        self._norm_quant("glu_norm_quant", variant, gate_up, gate_up.shape[-1] // 2, gain, eps, normed, codes, scales)
-
-    def _norm_quant(
-        self,
-        kernel: str,
-        variant: dict[str, object],
-        x: Buffer,
-        columns: int,
-        gain: Buffer | None,
-        eps: float,
-        normed: Buffer | None,
-        codes: Buffer | None,
-        scales: Buffer | None,
-    ) -> None:
-        if (codes is None) != (scales is None):
-            raise DeviceError(f"{kernel}: codes and scales are given together or not at all")
-        rows = x.shape[0]
-        buffers = [x, gain, normed, codes, scales]
-        self.dispatch(
-            kernel,
-            params=[rows, columns // 4, float(eps)],
-            buffers=[buffer for buffer in buffers if buffer is not None],
-            grid=(rows, 1, 1),
-            variant={**variant, "norm": gain is not None, "keep": normed is not None, "quant": codes is not None},
+        columns = gate_up.shape[-1] // 2
+        self.hold(
+            HeldNorm(self, "glu_norm_quant", variant, columns, float(eps), gate_up, gain, normed, codes, scales)
         )
 
     def rms_norm_backward(
@@ -132,9 +198,3 @@ class RowOps(WebGPUCore):
     def elementwise_grid(self, count: int) -> tuple[int, int, int]:
         """The grid of a kernel that strides over ``count`` elements, one a thread at a time."""
         return min(-(-count // self.device.workgroup_size), ELEMENTWISE_GRID), 1, 1
-
-
-def same_memory(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers are the same range of device memory, so that it must be bound once."""
-    first, second = own_buffer(a), own_buffer(b)
-    return first.arena is second.arena and first.offset == second.offset and first.nbytes == second.nbytes

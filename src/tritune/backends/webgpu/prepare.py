@@ -14,7 +14,7 @@ import numpy as np
 from tritune.backends.base import Buffer, Stats
 from tritune.errors import DeviceError
 
-from .buffers import WebGPUBuffer, human_bytes, own_buffer, round_up
+from .buffers import WebGPUBuffer, human_bytes, overlap, own_buffer, round_up
 from .device import Device
 from .memory import Memory
 from .shaders import MAX_STORAGE_BUFFERS, Shaders
@@ -147,6 +147,6 @@ def checked_buffers(kernel: str, buffers: Sequence[Buffer], max_binding: int) ->
                 f"binding limit of {human_bytes(max_binding)}"
             )
         for j, b in enumerate(bound[:i]):
-            if a.arena is b.arena and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes:
+            if overlap(a, b):
                 raise DeviceError(f"kernel {kernel}: buffers {j} and {i} overlap, WebGPU forbids to bind both")
     return bound

@@ -27,9 +27,17 @@ class WebGPUTernary(TernaryWeight):
     that ``(word >> 2 * j) & 0x03030303`` holds columns 4j … 4j + 3 as four bytes. Columns beyond K hold zero's code.
     """
 
-    def __init__(self, words: WebGPUBuffer, row_scales: WebGPUBuffer, parts: tuple[int, ...], in_features: int) -> None:
+    def __init__(
+        self,
+        words: WebGPUBuffer,
+        row_scales: WebGPUBuffer,
+        parts: tuple[int, ...],
+        part_scales: tuple[float, ...],
+        in_features: int,
+    ) -> None:
         self.words = words  # u32 [N, ceil(K / 16)]
         self.row_scales = row_scales  # f32 [N]
+        self.part_scales = part_scales
         self.parts = parts
         self.out_features = sum(parts)
         self.in_features = in_features
@@ -87,7 +95,7 @@ def upload_ternary(memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float
     words_buffer, scales_buffer = memory.empty(packed.shape, "u32"), memory.empty(row_scales.shape, "f32")
     memory.write(words_buffer, packed)
     memory.write(scales_buffer, row_scales)
-    return WebGPUTernary(words_buffer, scales_buffer, sizes, columns)
+    return WebGPUTernary(words_buffer, scales_buffer, sizes, tuple(scale for _, scale in parts), columns)
 
 
 def upload_table(memory: Memory, source: RowSource, dtype: DType, max_binding: int) -> WebGPUTable:

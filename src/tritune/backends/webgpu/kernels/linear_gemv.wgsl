@@ -1,62 +1,224 @@
 {#
-The ternary product for at most `rows` rows: y[t, n] (= or +=) Σ_k x[t, k] * w[n, k] / scales[t] * row_scales[n].
+The ternary product for at most `rows` rows, with LoRA's second factor (`lora`):
 
-Buffers as in linear_gemm.wgsl; x i8 [T, K] (`exact`: integer dot products and sums) or f32 [T, K] without scales.
-Work: a workgroup of 64 threads makes 4 outputs n of all rows; 16 threads share an output, each takes every 16th word
-of its codes, and reads a word once for all rows. Variant `rows`: 1, 2, 4 or 8, at least T. Grid: ceil(N / 4).
+    y[t, n] (= or +=) Σ_k x[t, k] * w[n, k] / scales[t] * part_scale(n)
+                      + multiplier[t] * scale[slot, part(n)] * Σ_j down[t, part(n) * rank + j] * b[slot[t] - 1, n, j]
+
+x: i8 [T, K] (`exact`: integer products and sums) or f32 [T, K] without scales. words u32 [N, ceil(K / 16)]: 2-bit codes
+w + 1, column k in word k / 16 at bit 8 * (k % 4) + 2 * (k / 4 % 4). y f32 [T, N]. down f32 [T, parts * rank], b f32
+[pool, N, rank], scale f32 [pool, parts]; per_row is one range of memory in which slot i32 [T] begins at `slot_at` and
+multiplier f32 [T] at `multiplier_at`.
+
+Work: `lanes` threads share `tile` outputs n; each takes every lanes-th unit of their codes, `unroll` units at a time, all
+loads of which are under way before the first product. A unit is a word or, where K is a multiple of 64 (`wide`), four.
+Variant `rows`: 1, 2, 4, 8 or 16, at least T. Grid: ceil(N / (threads / lanes * tile)).
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{{ prelude.params("T: u32", "N: u32", "K: u32", "accumulate: u32") }}
-{{ binding("x", "array<u32>" if exact else "array<vec4<f32>>") }}
-{{ binding("words", "array<u32>") }}
-{{ binding("row_scales", "array<f32>") }}
+{% import "lora.wgsl" as lora_parts with context %}
+{{ prelude.params("T: u32", "N: u32", "K: u32", "ends0: u32", "ends1: u32", "ends2: u32",
+    "scale0: f32", "scale1: f32", "scale2: f32", "scale3: f32", "rank: u32", "parts: u32", "slot_at: u32", "multiplier_at: u32") }}
+{% set wide_x = wide or not exact %}
+{{ binding("x", ("array<vec4<u32>>" if wide else "array<u32>") if exact else "array<vec4<f32>>") }}
+{{ binding("words", "array<vec4<u32>>" if wide else "array<u32>") }}
 {{ binding("y", "array<f32>") }}
 {% if exact %}
 {{ binding("scales", "array<f32>") }}
 {% endif %}
+{% if lora %}
+{{ binding("down", "array<f32>") }}
+{{ binding("b", "array<f32>") }}
+{{ binding("per_row", "array<u32>") }}
+{{ binding("scale", "array<f32>") }}
+{% endif %}
 {% set number = "i32" if exact else "f32" %}
+{% set groups = threads // lanes %}
+{% set outputs = groups * tile %}
+{% set round_rows = [rows, [12288 // (threads * tile * (8 if lora else 4)), 1] | max] | min %}
 {{ prelude.functions() }}
-var<workgroup> partial: array<{{ number }}, {{ rows * 64 }}>;
-{{ prelude.main(64) }}
-    let first = workgroup_1d(wg, grid) * 4u;
-    let n = first + li / 16u;
-    let row_words = (params.K + 15u) / 16u;
-    let row_quads = params.K / 4u;
-{% for t in range(rows) %}
-    var acc{{ t }} = {{ number }}(0);
-    let x{{ t }} = {{ "min(%du, params.T - 1u)" % t }} * row_quads;
-{% endfor %}
-    for (var i = li % 16u; n < params.N && i < row_words; i += 16u) {
-        let word = words[n * row_words + i];
-{% for j in range(4) %}
-        // Columns 4j … 4j + 3 as bytes -1, 0, 1: 0x7f, 0x80, 0x81 with the sign bit turned.
-        let w{{ j }} = ((((word >> {{ 2 * j }}u) & 0x03030303u) | 0x80808080u) - 0x01010101u) ^ 0x80808080u;
-{% if exact %}
-        // Past the last column the codes are those of zero, so what is read there from x does not count.
-{% for t in range(rows) %}
-        acc{{ t }} += dot4I8Packed(w{{ j }}, x[x{{ t }} + i * 4u + {{ j }}u]);
-{% endfor %}
+{{ lora_parts.part_of() }}
+var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
+{% if lora %}
+var<workgroup> partial_lora: array<f32, {{ round_rows * threads * tile }}>;
+{% endif %}
+
+// A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
+fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide else "u32" }} {
+{% if wide %}
+    return ~(word | ((word << vec4<u32>(1u)) & vec4<u32>(0xaaaaaaaau)));
 {% else %}
-        if (i * 4u + {{ j }}u < row_quads) {
-            let f = vec4<f32>(load_i8x4(w{{ j }}));
-{% for t in range(rows) %}
-            acc{{ t }} += dot(f, x[x{{ t }} + i * 4u + {{ j }}u]);
+    return ~(word | ((word << 1u) & 0xaaaaaaaau));
+{% endif %}
+}
+
+{# Loads of the units that begin at `at`; units past the row's end are zeros. #}
+{% macro load_units() %}
+{% for r in range(tile) %}
+{% for u in range(unroll) %}
+{% set past = "at + %du >= units" % (u * lanes) %}
+        word{{ r }}_{{ u }} = {{ "words[row%d + at + %du]" % (r, u * lanes) if whole else
+            "select(words[row%d + min(at + %du, units - 1u)], %s, %s)" % (r, u * lanes, "vec4<u32>(0x55555555u)" if wide else "0x55555555u", past) }};
 {% endfor %}
-        }
+{% endfor %}
+{% endmacro %}
+
+{# The correction's share of each lane: with a few steps over the rank, all loads first. #}
+{% macro lora_shares() %}
+{% for t in range(rows) %}
+    let slot{{ t }} = per_row[params.slot_at + min({{ t }}u, params.T - 1u)];
+    let entry{{ t }} = (max(slot{{ t }}, 1u) - 1u) * params.N;
+    let down{{ t }} = min({{ t }}u, params.T - 1u) * params.parts;
+{% for r in range(tile) %}
+{% for s in range(rank_steps if rank_steps <= 4 else 0) %}
+{% set j = "min(lane + %du, params.rank - 1u)" % (s * lanes) %}
+    let b{{ t }}_{{ r }}_{{ s }} = b[(entry{{ t }} + n{{ r }}) * params.rank + {{ j }}];
+    let d{{ t }}_{{ r }}_{{ s }} = select(0.0, down[(down{{ t }} + part{{ r }}) * params.rank + {{ j }}], lane + {{ s * lanes }}u < params.rank);
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% for t in range(rows) %}
+{% for r in range(tile) %}
+{% if rank_steps <= 4 %}
+    let share{{ t }}_{{ r }} = {% for s in range(rank_steps) %}{{ " + " if s else "" }}d{{ t }}_{{ r }}_{{ s }} * b{{ t }}_{{ r }}_{{ s }}{% endfor %};
+{% else %}
+    var share{{ t }}_{{ r }} = 0.0;
+    for (var j = lane; j < params.rank; j += {{ lanes }}u) {
+        share{{ t }}_{{ r }} += down[(down{{ t }} + part{{ r }}) * params.rank + j] * b[(entry{{ t }} + n{{ r }}) * params.rank + j];
+    }
 {% endif %}
 {% endfor %}
-    }
+{% endfor %}
+{% endmacro %}
+
+fn scale_of(part: u32) -> f32 {
+    return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
+}
+
+{# What the thread that ends output `n` of row `t` needs beside the sums; `name` begins the names. #}
+{% macro ending(name) %}
+    let {{ name }}_part = part_of({{ name }}_n);
+    let {{ name }}_scale = scale_of({{ name }}_part);
+{% if exact %}
+    let {{ name }}_row_scale = scales[{{ name }}_t];
+{% endif %}
+    let {{ name }}_before = {{ "y[%s_t * params.N + %s_n]" % (name, name) if accumulate else "0.0" }};
+{% if lora %}
+    let {{ name }}_slot = per_row[params.slot_at + {{ name }}_t];
+    let {{ name }}_factor = bitcast<f32>(per_row[params.multiplier_at + {{ name }}_t]) * scale[(max({{ name }}_slot, 1u) - 1u) * params.parts + {{ name }}_part];
+{% endif %}
+{% endmacro %}
+
+{{ prelude.main(threads) }}
+    let first = workgroup_1d(wg, grid) * {{ outputs }}u;
+    let lane = li % {{ lanes }}u;
+    let group = li / {{ lanes }}u;
+    let units = {{ "params.K / 64u" if wide else "(params.K + 15u) / 16u" }};
+    let quads = params.K / {{ "16u" if exact and wide else "4u" }};
+{% for r in range(tile) %}
+    let n{{ r }} = min(first + group * {{ tile }}u + {{ r }}u, params.N - 1u);
+    let part{{ r }} = part_of(n{{ r }});
+    let row{{ r }} = n{{ r }} * units;
+{% for u in range(unroll) %}
+    var word{{ r }}_{{ u }}: {{ "vec4<u32>" if wide else "u32" }};
+{% endfor %}
+{% endfor %}
 {% for t in range(rows) %}
-    partial[{{ t * 64 }}u + li] = acc{{ t }};
+    let x{{ t }} = min({{ t }}u, params.T - 1u) * quads;
+{% for r in range(tile) %}
+    var acc{{ t }}_{{ r }} = {{ number }}(0);
+{% endfor %}
+{% endfor %}
+    var at = lane;
+{{ load_units() }}
+{% if rows == 1 %}
+    let end_t = 0u;
+    let end_n = min(first + li, params.N - 1u);
+{{ ending("end") }}
+{% endif %}
+{% if lora and rows <= 2 %}
+{{ lora_shares() }}
+{% endif %}
+    loop {
+{% for u in range(unroll) %}
+        {
+        let unit = {{ "at + %du" % (u * lanes) if whole else "min(at + %du, units - 1u)" % (u * lanes) }};
+{% for q in range(4 if wide else 1) %}
+{% for r in range(tile) %}
+        let w{{ q }}_{{ r }} = signed(word{{ r }}_{{ u }}){{ "." ~ "xyzw"[q] if wide else "" }};
+{% for j in range(4) %}
+{% if exact %}
+        // Four numbers in the upper bits of four bytes: 64 times their value.
+        let c{{ q }}_{{ r }}_{{ j }} = {{ "w%d_%d" % (q, r) if j == 3 else "(w%d_%d << %du)" % (q, r, 6 - 2 * j) }} & 0xc0c0c0c0u;
+{% else %}
+        let c{{ q }}_{{ r }}_{{ j }} = vec4<f32>(load_i8x4({{ "w%d_%d" % (q, r) if j == 3 else "(w%d_%d << %du)" % (q, r, 6 - 2 * j) }} & 0xc0c0c0c0u));
+{% endif %}
+{% endfor %}
+{% endfor %}
+{% for t in range(rows) %}
+{% if exact and wide %}
+        let v{{ q }}_{{ t }} = x[x{{ t }} + unit * 4u + {{ q }}u];
+{% endif %}
+{% for j in range(4) %}
+{% if exact and not wide %}
+        // Past the last column the codes are those of zero, so what is read there from x does not count.
+        let v{{ q }}_{{ t }}_{{ j }} = x[x{{ t }} + unit * 4u + {{ j }}u];
+{% elif not exact %}
+        let v{{ q }}_{{ t }}_{{ j }} = select(vec4<f32>(), x[x{{ t }} + unit * {{ 16 if wide else 4 }}u + {{ 4 * q + j }}u], unit * {{ 16 if wide else 4 }}u + {{ 4 * q + j }}u < quads);
+{% endif %}
+{% for r in range(tile) %}
+{% if exact %}
+        acc{{ t }}_{{ r }} += dot4I8Packed(c{{ q }}_{{ r }}_{{ j }}, {{ "v%d_%d.%s" % (q, t, "xyzw"[j]) if wide else "v%d_%d_%d" % (q, t, j) }});
+{% else %}
+        acc{{ t }}_{{ r }} += dot(c{{ q }}_{{ r }}_{{ j }}, v{{ q }}_{{ t }}_{{ j }});
+{% endif %}
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% endfor %}
+        }
+{% endfor %}
+        at += {{ lanes * unroll }}u;
+        if (at >= units) { break; }
+{{ load_units() }}
+    }
+{% if lora and rows > 2 %}
+{{ lora_shares() }}
+{% endif %}
+{% for start in range(0, rows, round_rows) %}
+{% set count = [round_rows, rows - start] | min %}
+{% if start %}
+    workgroupBarrier();
+{% endif %}
+{% for t in range(count) %}
+{% for r in range(tile) %}
+    partial[{{ (t * tile + r) * threads }}u + li] = acc{{ start + t }}_{{ r }};
+{% if lora %}
+    partial_lora[{{ (t * tile + r) * threads }}u + li] = share{{ start + t }}_{{ r }};
+{% endif %}
+{% endfor %}
 {% endfor %}
     workgroupBarrier();
-    let t = li / 4u;
-    let out = first + li % 4u;
-    if (li < {{ rows * 4 }}u && t < params.T && out < params.N) {
+    for (var i = li; i < {{ count * outputs }}u; i += {{ threads }}u) {
+        let t = {{ start }}u + i / {{ outputs }}u;
+        let out = i % {{ outputs }}u;
+        let n = first + out;
+        if (t >= params.T || n >= params.N) { continue; }
+        let from_lane = ((i / {{ outputs }}u) * {{ tile }}u + out % {{ tile }}u) * {{ threads }}u + (out / {{ tile }}u) * {{ lanes }}u;
         var total = {{ number }}(0);
-        for (var i = 0u; i < 16u; i++) { total += partial[t * 64u + (li % 4u) * 16u + i]; }
-        let value = f32(total){{ " / scales[t]" if exact else "" }} * row_scales[out];
-        let at = t * params.N + out;
-        if (params.accumulate != 0u) { y[at] += value; } else { y[at] = value; }
+        for (var l = 0u; l < {{ lanes }}u; l++) { total += partial[from_lane + l]; }
+{% if rows > 1 %}
+        let end_t = t;
+        let end_n = n;
+{{ ending("end") }}
+{% endif %}
+        var value = {{ "f32(total >> 6u) / end_row_scale" if exact else "total / 64.0" }} * end_scale;
+{% if lora %}
+        if (end_slot > 0u) {
+            var sum = 0.0;
+            for (var l = 0u; l < {{ lanes }}u; l++) { sum += partial_lora[from_lane + l]; }
+            value += end_factor * sum;
+        }
+{% endif %}
+        y[t * params.N + n] = end_before + value;
     }
+{% endfor %}
 }

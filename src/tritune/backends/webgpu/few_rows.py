@@ -1,0 +1,154 @@
+"""The linear of at most FEW_ROWS rows, as in decoding: how its kernel splits the work, and what it does beside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tritune.backends.base import Buffer, LoRA, Rows
+
+from .buffers import covering, same_memory
+from .core import WebGPUCore
+from .ops_gemm import ceil_div
+from .ops_rows import HeldNorm
+from .weights import WebGPUTable, WebGPUTernary
+
+FEW_ROWS = 16
+"""Up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it."""
+MAX_PARTS = 4
+_NO_PART = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class GemvShape:
+    """How linear_gemv.wgsl splits its work: see there."""
+
+    threads: int
+    lanes: int
+    tile: int
+    unroll: int
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a workgroup."""
+        return self.threads // self.lanes * self.tile
+
+    def variant(self, units: int) -> dict[str, object]:
+        """The template's variables for rows of ``units`` units."""
+        whole = units % (self.lanes * self.unroll) == 0
+        return {**asdict(self), "whole": whole}
+
+
+def gemv_shape(rows: int, units: int, *, software: bool) -> GemvShape:
+    """The shape for ``rows`` rows of codes of ``units`` loads each."""
+    if software:
+        return GemvShape(64, 16, 1, 1)
+    lanes = 8 if units <= 64 else 16
+    if rows <= 2:
+        return GemvShape(128, lanes, 1, min(-(-units // lanes), 8))
+    return GemvShape(128, lanes, 2, 2 if rows <= 4 else 1)
+
+
+def head_shape(rows: int, *, software: bool) -> GemvShape:
+    """The shape of logits_gemv.wgsl for ``rows`` rows."""
+    if software:
+        return GemvShape(64, 16, 1, 1)
+    return GemvShape(256, 32, 1 if rows <= 2 else 4, 5 if rows <= 2 else 1)
+
+
+class FewRowsOps(WebGPUCore):
+    """linear and logits for few rows."""
+
+    def logits_few(self, x: Buffer, table: WebGPUTable, out: Buffer) -> None:
+        """See Backend.logits: a dispatch for each shard of the table."""
+        rows = x.shape[0]
+        shape = head_shape(rows, software=self.device.info.software)
+        wide = table.dtype != "f32" and table.columns % 8 == 0
+        units = table.columns // (8 if wide else 4)
+        variant = shape.variant(units) | {"format": table.dtype, "rows": rows_variant(rows), "wide": wide}
+        for shard in table.shards:
+            self.dispatch(
+                "logits_gemv",
+                params=(rows, shard.rows, table.columns, table.rows, shard.first_row),
+                buffers=[x, shard.buffer, out],
+                grid=(ceil_div(shard.rows, shape.outputs), 1, 1),
+                variant=variant,
+            )
+
+    def linear_few(
+        self,
+        x: Buffer,
+        codes: Buffer | None,
+        scales: Buffer | None,
+        w: WebGPUTernary,
+        y: Buffer,
+        rows: Rows,
+        accumulate: bool,
+        lora: LoRA | None,
+    ) -> None:
+        """The ternary product and LoRA's second factor in one dispatch; LoRA's first factor was made before."""
+        tokens = y.shape[0]
+        exact = codes is not None
+        wide = w.in_features % 64 == 0
+        units = w.in_features // 64 if wide else ceil_div(w.in_features, 16)
+        shape = gemv_shape(tokens, units, software=self.device.info.software)
+        buffers = [x if codes is None else codes, w.words, y]
+        if scales is not None:
+            buffers.append(scales)
+        fused = lora is not None
+        rank, at = 0, [0, 0]
+        if lora is not None:
+            rank = lora.rank
+            per_row = covering([rows.slot, rows.multiplier], [*buffers, lora.down, lora.b, lora.scale])
+            fused = per_row is not None
+            if per_row is not None:
+                at = per_row[1]
+                buffers += [lora.down, lora.b, per_row[0], lora.scale]
+        part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]
+        params = (tokens, w.out_features, w.in_features, *part_ends(w.parts), *part_scales, rank, len(w.parts), *at)
+        self.dispatch(
+            "linear_gemv",
+            params=params,
+            buffers=buffers,
+            grid=(ceil_div(w.out_features, shape.outputs), 1, 1),
+            variant={
+                **shape.variant(units),
+                "exact": exact,
+                "rows": rows_variant(tokens),
+                "wide": wide,
+                "accumulate": accumulate,
+                "lora": fused,
+                "rank_steps": ceil_div(rank, shape.lanes),
+            },
+        )
+        if lora is not None and not fused:
+            self.dispatch(
+                "lora_up_rows",
+                params=(tokens, w.out_features, len(w.parts) * rank, rank, *part_ends(w.parts)),
+                buffers=[lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y],
+                grid=(ceil_div(w.out_features, 64), tokens, 1),
+            )
+
+    def take_norm(self, x: Buffer, codes: Buffer | None) -> HeldNorm | None:
+        """The norm that has just been recorded, if it made ``x`` (and ``codes`` of it) and can do more."""
+
+        def made_these(norm: HeldNorm) -> bool:
+            made = norm.value
+            same_codes = codes is None or (norm.codes is not None and same_memory(codes, norm.codes))
+            return norm.held > 0 and made is not None and same_memory(made, x) and same_codes
+
+        return self.take(HeldNorm, made_these)
+
+
+def rows_variant(rows: int) -> int:
+    """The smallest of 1, 2, 4, 8 and 16 that holds ``rows``."""
+    return 1 << (max(rows, 1) - 1).bit_length()
+
+
+def part_ends(parts: tuple[int, ...]) -> list[int]:
+    """The first output of parts 1, 2 and 3."""
+    ends: list[int] = []
+    first = 0
+    for size in parts[:-1]:
+        first += size
+        ends.append(first)
+    return ends + [_NO_PART] * (MAX_PARTS - 1 - len(ends))

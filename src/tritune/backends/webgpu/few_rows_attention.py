@@ -1,0 +1,130 @@
+"""Attention of at most FEW_ROWS rows over the cache, as in decoding: the context split over workgroups.
+
+Recorded one after the other, rope_cache and paged_attention of one row are one dispatch, and the splits are joined by
+the norm that follows (see HeldNorm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tritune.backends.base import Buffer, Rows
+
+from .buffers import WebGPUBuffer, covering, same_memory
+from .core import Held, WebGPUCore
+
+_HEADS = 4  # query heads that share the loads of their keys and values
+_SPLITS = 8
+
+
+@dataclass(frozen=True)
+class HeldRope(Held):
+    """A rope_cache, which the attention of a single row can do itself."""
+
+    dispatch: Callable[[], None]
+    qkv: Buffer
+    table: Buffer
+    q: Buffer
+    k_cache: Buffer
+    v_cache: Buffer
+    rows: Rows
+
+    def run(self) -> None:
+        """See Held."""
+        self.dispatch()
+
+    def feeds(self, q: Buffer, k_cache: Buffer, v_cache: Buffer, rows: Rows) -> bool:
+        """Whether it rotates what an attention reads, and the kernel can do both."""
+        pairs = ((self.q, q), (self.k_cache, k_cache), (self.v_cache, v_cache), (self.rows.positions, rows.positions))
+        return q.shape[0] == 1 and k_cache.shape[3] % 8 == 0 and all(same_memory(a, b) for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class HeldCombine(Held):
+    """The joining of attention's splits, which the norm of their sum can do itself."""
+
+    core: WebGPUCore
+    partial: Buffer
+    o: Buffer
+    splits: int
+    head_dim: int
+
+    def run(self) -> None:
+        """See Held."""
+        rows, columns = self.o.shape
+        self.core.dispatch(
+            "attention_combine",
+            params=[rows, columns // 4],
+            buffers=[self.partial, self.o],
+            grid=(-(-rows * columns // 4 // self.core.device.workgroup_size), 1, 1),
+            variant={"splits": self.splits, "quads": self.head_dim // 4},
+        )
+
+
+class FewRowsAttention(WebGPUCore):
+    """paged_attention for few rows."""
+
+    def attend_few(
+        self,
+        q: Buffer,
+        k_cache: Buffer,
+        v_cache: Buffer,
+        rows: Rows,
+        block_tables: Buffer,
+        o: Buffer,
+        shape: tuple[int, int, int],
+    ) -> bool:
+        """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
+        heads, kv_heads, head_dim = shape
+        num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
+        threads = 64 if self.device.info.software else 256
+        splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
+        if self.device.info.software and self.device.options.attention_splits is None:
+            splits = 1
+        out = o if splits == 1 else self._partial(num_rows * heads * splits * (head_dim + 4))
+        buffers = [q, k_cache, v_cache, block_tables, out]
+        per_row = covering([rows.positions, rows.sequence], buffers)
+        if per_row is None:
+            return False
+        rope = self.take(HeldRope, lambda held: held.feeds(q, k_cache, v_cache, rows))
+        group = min(_HEADS, heads // kv_heads)
+        self.dispatch(
+            "paged_attention_rows",
+            params=[
+                num_rows,
+                heads,
+                kv_heads,
+                k_cache.shape[2],
+                block_tables.shape[1],
+                head_dim**-0.5,
+                *per_row[1],
+            ],
+            buffers=[q, k_cache, v_cache, per_row[0], block_tables, out, *([rope.qkv, rope.table] if rope else [])],
+            grid=(num_rows, kv_heads * -(-heads // kv_heads // group), splits),
+            variant={
+                "half_cache": k_cache.dtype == "f16",
+                "rope": rope is not None,
+                "head_dim": head_dim,
+                "heads": group,
+                "splits": splits,
+                "threads": threads,
+            },
+        )
+        if splits > 1:
+            self.hold(HeldCombine(self, out, o, splits, head_dim))
+        return True
+
+    def _partial(self, size: int) -> WebGPUBuffer:
+        """Scratch for the splits, shared by all layers and programs."""
+        if self._splits is None or self._splits.size < size:
+            self._splits = self.memory.empty((size,), "f32")
+        return self._splits.view(0, (size,))
+
+    _splits: WebGPUBuffer | None = None
+
+
+def splits_of(rows: int, context: int, tile: int) -> int:
+    """Over how many workgroups the context of each row is split: enough to fill a GPU, none with nothing to do."""
+    wanted = max(1, min(_SPLITS, 32 // rows))
+    return max(1, min(wanted, -(-context // tile)))

@@ -1,0 +1,228 @@
+{#
+paged_attention for few rows, its context split over workgroups, and for one row rope_cache with it (`rope`).
+
+q, o f32 [T, H * d]; k_cache, v_cache [blocks, G, block_size, d], `half_cache`: f16, two to a word, else f32; per_row is
+one range of memory with positions i32 [T] and sequence i32 [T] at `positions_at`, `sequence_at`; block_tables i32
+[S, max_blocks]. rope: qkv f32 [1, (H + 2 G) * d] and table f32 [positions, d] (cos | sin) come in, q and the row's key
+and value go out, and the row attends to them without reading them back.
+
+`splits` 1: o is =, 0 in spare rows (position -1). More: out is f32 [T, H, splits, d] of unnormalised sums, then
+[T, H, splits, 4] of (largest score, sum of weights, 0, 0), for attention_value of combine.wgsl.
+
+Work: grid (T, G * ceil(H / G / heads), splits); a workgroup takes `heads` query heads of one key/value head, so that they
+share what is loaded, and a tile of THREADS / 4 keys at a time. Four threads a key for the scores; a thread a vec4 of o
+and a share of the keys for the values. All loads of a tile are under way together.
+#}
+{% import "prelude.wgsl" as prelude with context %}
+{{ prelude.params("T: u32", "H: u32", "G: u32", "block_size: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
+{% set quads = head_dim // 4 %}
+{{ binding("q", "array<vec4<f32>>") }}
+{{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
+{{ binding("v_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
+{{ binding("per_row", "array<i32>") }}
+{{ binding("block_tables", "array<i32>") }}
+{{ binding("out", "array<vec4<f32>>") }}
+{% if rope %}
+{{ binding("qkv", "array<vec4<f32>>") }}
+{{ binding("table", "array<vec4<f32>>") }}
+{% endif %}
+{% set tile = threads // 4 %}
+{% set shares = [threads // quads, tile] | min %}
+{% set share_keys = (tile + shares - 1) // shares %}
+{% set chunks = 8 %}
+const LOWEST = -3.4028234e38;
+
+var<workgroup> row_context: u32;
+var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
+var<workgroup> key_start: array<u32, {{ tile }}>;
+var<workgroup> parts: array<f32, {{ heads * threads }}>;
+var<workgroup> scores: array<f32, {{ heads * tile }}>;
+var<workgroup> tops: array<f32, {{ heads * chunks }}>;
+var<workgroup> gathered: array<vec4<f32>, {{ threads }}>;
+{% if rope %}
+var<workgroup> new_key: array<vec4<f32>, {{ quads }}>;
+var<workgroup> new_value: array<vec4<f32>, {{ quads }}>;
+
+// Vector i of a rotated head that begins at `first`.
+fn rotated(first: u32, i: u32, position: u32) -> vec4<f32> {
+    let half = i % {{ quads // 2 }}u;
+    let cosine = table[position * {{ quads }}u + half];
+    let sine = table[position * {{ quads }}u + {{ quads // 2 }}u + half];
+    let x = qkv[first + i];
+    let partner = qkv[first + select(half, half + {{ quads // 2 }}u, i < {{ quads // 2 }}u)];
+    return x * cosine + select(partner, -partner, i < {{ quads // 2 }}u) * sine;
+}
+{% endif %}
+
+{{ prelude.functions() }}
+{% if half_cache %}
+fn expand(word: vec2<u32>) -> vec4<f32> { return vec4<f32>(load_f16x2(word.x), load_f16x2(word.y)); }
+fn shrink(x: vec4<f32>) -> vec2<u32> { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }
+{% else %}
+fn expand(x: vec4<f32>) -> vec4<f32> { return x; }
+fn shrink(x: vec4<f32>) -> vec4<f32> { return x; }
+{% endif %}
+
+// Where the key (and the value) of a position begins in the caches, in vectors.
+fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
+    let block = u32(block_tables[row_sequence * params.max_blocks + position / params.block_size]);
+    return ((block * params.G + kv_head) * params.block_size + position % params.block_size) * {{ quads }}u;
+}
+
+{{ prelude.main(threads) }}
+    let row = wg.x;
+    let groups = (params.H / params.G + {{ heads - 1 }}u) / {{ heads }}u;
+    let kv_head = wg.y / groups;
+    let in_group = (wg.y % groups) * {{ heads }}u;
+    let split = wg.z;
+    let first_head = kv_head * (params.H / params.G) + in_group;
+    let used_heads = min({{ heads }}u, params.H / params.G - in_group);
+    let position = per_row[params.positions_at + row];
+    let row_sequence = u32(per_row[params.sequence_at + row]);
+    if li == 0u { row_context = u32(max(position + 1, 0)); }
+    let context = workgroupUniformLoad(&row_context);
+{% if rope %}
+    let first_key = (params.H + kv_head) * {{ quads }}u;
+    let first_value = (params.H + params.G + kv_head) * {{ quads }}u;
+    let here = cache_start(row_sequence, max(context, 1u) - 1u, kv_head);
+    for (var i = li; i < {{ quads }}u && context > 0u; i += {{ threads }}u) {
+        let k = shrink(rotated(first_key, i, context - 1u));
+        let v = shrink(qkv[first_value + i]);
+        new_key[i] = expand(k);
+        new_value[i] = expand(v);
+        if split == 0u && in_group == 0u {
+            k_cache[here + i] = k;
+            v_cache[here + i] = v;
+        }
+    }
+{% endif %}
+    for (var i = li; i < {{ heads * quads }}u; i += {{ threads }}u) {
+        let head = min(i / {{ quads }}u, used_heads - 1u);
+        let at = (row * params.H + first_head + head) * {{ quads }}u + i % {{ quads }}u;
+{% if rope %}
+        let value = rotated((first_head + head) * {{ quads }}u, i % {{ quads }}u, max(context, 1u) - 1u);
+        if split == 0u && context > 0u && i / {{ quads }}u < used_heads { q[at] = value; }
+        query[i] = value * params.scale;
+{% else %}
+        query[i] = q[at] * params.scale;
+{% endif %}
+    }
+    let chunk = max((context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
+    let begin = min(split * chunk, context);
+    let end = min(begin + chunk, context);
+
+    let key = li / 4u;
+    let part = li % 4u;
+    let share = li / {{ quads }}u;
+    let v_at = li % {{ quads }}u;
+    let score_head = li / {{ tile }}u;
+    var thread_total = 0.0;
+{% for r in range(heads) %}
+    var top{{ r }} = LOWEST;
+    var sum{{ r }} = vec4<f32>();
+{% endfor %}
+    for (var tile_from = begin; tile_from < end; tile_from += {{ tile }}u) {
+        let count = min({{ tile }}u, end - tile_from);
+        if li < {{ tile }}u { key_start[li] = cache_start(row_sequence, tile_from + min(li, count - 1u), kv_head); }
+        workgroupBarrier();
+        let k_first = key_start[key];
+{% set steps = (quads + 3) // 4 %}
+{% for u in range(steps) %}
+        let k{{ u }} = k_cache[k_first + min(part + {{ 4 * u }}u, {{ quads - 1 }}u)];
+{% endfor %}
+{% for u in range(share_keys) %}
+        let v{{ u }} = v_cache[key_start[min(share + {{ u * shares }}u, {{ tile - 1 }}u)] + v_at];
+{% endfor %}
+{% for r in range(heads) %}
+        var dot{{ r }} = 0.0;
+{% endfor %}
+{% for u in range(steps) %}
+        {
+            let i = part + {{ 4 * u }}u;
+            var k = expand(k{{ u }});
+{% if rope %}
+            k = select(k, new_key[min(i, {{ quads - 1 }}u)], tile_from + key + 1u == context);
+{% endif %}
+            if i < {{ quads }}u {
+{% for r in range(heads) %}
+                dot{{ r }} += dot(k, query[{{ r * quads }}u + i]);
+{% endfor %}
+            }
+        }
+{% endfor %}
+{% for r in range(heads) %}
+        parts[{{ r * threads }}u + li] = dot{{ r }};
+{% endfor %}
+        workgroupBarrier();
+        for (var i = li; i < {{ heads * tile }}u; i += {{ threads }}u) {
+            let total = parts[i * 4u] + parts[i * 4u + 1u] + parts[i * 4u + 2u] + parts[i * 4u + 3u];
+            scores[i] = select(LOWEST, total, i % {{ tile }}u < count);
+        }
+        workgroupBarrier();
+        for (var i = li; i < {{ heads * chunks }}u; i += {{ threads }}u) {
+            var best = LOWEST;
+            for (var j = 0u; j < {{ tile // chunks }}u; j++) { best = max(best, scores[i * {{ tile // chunks }}u + j]); }
+            tops[i] = best;
+        }
+        workgroupBarrier();
+{% for r in range(heads) %}
+        let new_top{{ r }} = max(top{{ r }}, {% for c in range(chunks - 1) %}max(tops[{{ r * chunks + c }}u], {% endfor %}tops[{{ r * chunks + chunks - 1 }}u]{{ ")" * chunks }};
+        let shrink{{ r }} = exp(top{{ r }} - new_top{{ r }});
+        top{{ r }} = new_top{{ r }};
+        sum{{ r }} *= shrink{{ r }};
+{% endfor %}
+        if li < {{ heads * tile }}u {
+            var my_top = new_top0;
+            var my_shrink = shrink0;
+{% for r in range(1, heads) %}
+            my_top = select(my_top, new_top{{ r }}, score_head == {{ r }}u);
+            my_shrink = select(my_shrink, shrink{{ r }}, score_head == {{ r }}u);
+{% endfor %}
+            let weight = select(0.0, exp(scores[li] - my_top), li % {{ tile }}u < count);
+            thread_total = thread_total * my_shrink + weight;
+            scores[li] = weight;
+        }
+        workgroupBarrier();
+        if share < {{ shares }}u {
+{% for u in range(share_keys) %}
+            {
+                let at = share + {{ u * shares }}u;
+                var v = expand(v{{ u }});
+{% if rope %}
+                v = select(v, new_value[v_at], tile_from + at + 1u == context);
+{% endif %}
+                if at < count {
+{% for r in range(heads) %}
+                    sum{{ r }} += scores[{{ r * tile }}u + at] * v;
+{% endfor %}
+                }
+            }
+{% endfor %}
+        }
+        workgroupBarrier();
+    }
+    if li < {{ heads * tile }}u { scores[li] = thread_total; }
+    workgroupBarrier();
+    for (var i = li; i < {{ heads * chunks }}u; i += {{ threads }}u) {
+        var total = 0.0;
+        for (var j = 0u; j < {{ tile // chunks }}u; j++) { total += scores[i * {{ tile // chunks }}u + j]; }
+        tops[i] = total;
+    }
+{% for r in range(heads) %}
+    gathered[li] = sum{{ r }};
+    workgroupBarrier();
+    if li < {{ quads }}u && {{ r }}u < used_heads {
+        var whole = vec4<f32>();
+        for (var i = 0u; i < {{ shares }}u; i++) { whole += gathered[i * {{ quads }}u + li]; }
+        let total = {% for c in range(chunks) %}{{ " + " if c else "" }}tops[{{ r * chunks + c }}u]{% endfor %};
+        let head = row * params.H + first_head + {{ r }}u;
+{% if splits == 1 %}
+        out[head * {{ quads }}u + li] = select(vec4<f32>(), whole / total, context > 0u);
+{% else %}
+        out[(head * {{ splits }}u + split) * {{ quads }}u + li] = whole;
+        if li == 0u { out[params.T * params.H * {{ splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top{{ r }}, total, 0.0, 0.0); }
+{% endif %}
+    }
+    workgroupBarrier();
+{% endfor %}
+}
