@@ -58,7 +58,7 @@ def compare(both, op):
 
 
 @pytest.mark.parametrize("name", WARPERS)
-@pytest.mark.parametrize("vocabulary", [1, 3, 127, 129, 4099])
+@pytest.mark.parametrize("vocabulary", [1, 3, 127, 129, 4099, 20011])
 def test_equals_the_definition(both, rng, name, vocabulary):
     settings, top_k = WARPERS[name]
     logits = rng.normal(size=(7, vocabulary)) * 3

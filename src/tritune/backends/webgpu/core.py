@@ -51,6 +51,7 @@ class WebGPUCore(Backend):
         self._runner = Runner(self.device, self.memory, self.stats)
         self.recording: WebGPUProgram | None = None
         self._held: Held | None = None
+        self._scratch: dict[str, Buffer] = {}
         self._programs: WeakSet[WebGPUProgram] = WeakSet()
         self.closed = False
 
@@ -109,6 +110,13 @@ class WebGPUCore(Backend):
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
         """See Backend.empty."""
         return self.memory.empty(shape, dtype)
+
+    def scratch(self, name: str, size: int) -> Buffer:
+        """f32 [size] of memory that an op needs only while it runs; the same for all calls of a name."""
+        buffer = self._scratch.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._scratch[name] = self.memory.empty((size,), "f32")
+        return buffer.view(0, (size,))
 
     def write(self, buffer: Buffer, array: Array) -> None:
         """See Backend.write. It happens now, also while a program is being recorded."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tritune.backends.base import Buffer, Rows
 
-from .buffers import WebGPUBuffer, covering, same_memory
+from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
 
 _HEADS = 4  # query heads that share the loads of their keys and values
@@ -82,7 +82,7 @@ class FewRowsAttention(WebGPUCore):
         splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
         if self.device.info.software and self.device.options.attention_splits is None:
             splits = 1
-        out = o if splits == 1 else self._partial(num_rows * heads * splits * (head_dim + 4))
+        out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
         buffers = [q, k_cache, v_cache, block_tables, out]
         per_row = covering([rows.positions, rows.sequence], buffers)
         if per_row is None:
@@ -114,14 +114,6 @@ class FewRowsAttention(WebGPUCore):
         if splits > 1:
             self.hold(HeldCombine(self, out, o, splits, head_dim))
         return True
-
-    def _partial(self, size: int) -> WebGPUBuffer:
-        """Scratch for the splits, shared by all layers and programs."""
-        if self._splits is None or self._splits.size < size:
-            self._splits = self.memory.empty((size,), "f32")
-        return self._splits.view(0, (size,))
-
-    _splits: WebGPUBuffer | None = None
 
 
 def splits_of(rows: int, context: int, tile: int) -> int:

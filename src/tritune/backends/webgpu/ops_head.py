@@ -7,6 +7,10 @@ from tritune.backends.base import Buffer
 from .core import WebGPUCore
 
 
+SCANNED_VOCABULARY = 16384
+"""From this size on the logits are read by many workgroups at first."""
+
+
 class HeadOps(WebGPUCore):
     """See Backend for each op's contract, kernels/<op>.wgsl for its layout and work split."""
 
@@ -37,11 +41,22 @@ class HeadOps(WebGPUCore):
     ) -> None:
         """See Backend.sample."""
         sequences, vocabulary = logits.shape
-        buffers = [logits, settings, state, seen, token, logprob]
+        words, masked = -(-vocabulary // 32), [] if allowed is None else [allowed]
+        piece = 4 * self.device.workgroup_size
+        pieces = -(-vocabulary // piece) if vocabulary >= SCANNED_VOCABULARY else 0
+        scanned = [self.scratch("scanned", sequences * pieces * 4)] if pieces else []
+        if pieces:
+            self.dispatch(
+                "sample_scan",
+                params=[sequences, vocabulary, words, piece],
+                buffers=[logits, settings, seen, *scanned, *masked],
+                grid=(pieces, sequences, 1),
+                variant={"masked": allowed is not None},
+            )
         self.dispatch(
             "sample",
-            params=[sequences, vocabulary, -(-vocabulary // 32)],
-            buffers=buffers if allowed is None else [*buffers, allowed],
+            params=[sequences, vocabulary, words],
+            buffers=[logits, settings, state, seen, token, logprob, *masked, *scanned],
             grid=(sequences, 1, 1),
-            variant={"masked": allowed is not None},
+            variant={"masked": allowed is not None, "pieces": pieces},
         )

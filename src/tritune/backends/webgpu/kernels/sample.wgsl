@@ -3,7 +3,8 @@
 // logits f32 [S, V]; settings f32 [S, 4] SAMPLE_SETTINGS; state u32 [S, 4] SAMPLE_STATE (draw += 1); seen, allowed u32
 // [S, ceil(V / 32)], bit v % 32 of word v / 32 (the drawn token is added to seen; variant `masked`: allowed is there);
 // token i32 [S], =; logprob f32 [S], = the token's log-softmax in the unchanged logits.
-// Work: one workgroup a sequence, passes over V. The k-th largest logit is found by four passes over bytes of a key that
+// Work: one workgroup a sequence, passes over V; the first of them is sample_scan.wgsl's, in `pieces` workgroups, if it is
+// not 0. The k-th largest logit is found by four passes over bytes of a key that
 // sorts like the float, top-p's threshold by bisection of that key. Thresholds are found before the division by the
 // temperature, which changes no order. 256 threads on every device: llvmpipe ends all loops of a thread after 65535 steps
 // together, which 64 threads would reach at a vocabulary of 128 thousand.
@@ -19,8 +20,9 @@
 {{ binding("logprob", "array<f32>") }}
 {% if masked %}{{ binding("allowed", "array<u32>") }}{% endif %}
 
+{% if pieces %}{{ binding("scanned", "array<vec4<f32>>") }}{% endif %}
+
 const THREADS = {{ threads }}u;
-const LOWEST = -3.4028234e38;  // of a token that is not allowed: below every finite logit
 
 var<workgroup> row_settings: vec4<f32>;
 var<workgroup> row_state: vec4<u32>;
@@ -32,24 +34,7 @@ var<workgroup> found: vec2<u32>;
 {{ prelude.reduce("sum", "f32", threads) }}
 {{ prelude.argmax(threads) }}
 
-fn has_bit(word: u32, v: u32) -> bool {
-    return ((word >> (v % 32u)) & 1u) == 1u;
-}
-
-// The logit after the repetition penalty and the mask.
-fn penalised(row: u32, v: u32, penalty: f32) -> f32 {
-    let x = logits[row * params.V + v];
-    let at = row * params.words + v / 32u;
-{% if masked %}
-    if !has_bit(allowed[at], v) {
-        return LOWEST;
-    }
-{% endif %}
-    if has_bit(seen[at], v) {
-        return select(x * penalty, x / penalty, x > 0.0);
-    }
-    return x;
-}
+{% include "sample_logit.wgsl" %}
 
 // An unsigned number that sorts like the float.
 fn key_of(x: f32) -> u32 {
@@ -167,6 +152,21 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
     var raw_top = LOWEST;
     var raw_total = 0.0;
     var thread_top = LOWEST;
+{% if pieces %}
+    var greedy = LOWEST;
+    var greedy_token = 0xffffffffu;
+    for (var i = li; i < {{ pieces }}u; i += THREADS) {
+        let piece = scanned[row * {{ pieces }}u + i];
+        let new_top = max(raw_top, piece.x);
+        raw_total = raw_total * exp(raw_top - new_top) + piece.y * exp(piece.x - new_top);
+        raw_top = new_top;
+        thread_top = max(thread_top, piece.z);
+        if piece.z > greedy || greedy_token == 0xffffffffu {
+            greedy = piece.z;
+            greedy_token = u32(piece.w);
+        }
+    }
+{% else %}
     for (var v = li; v < params.V; v += THREADS) {
         let x = logits[row * params.V + v];
         if x > raw_top {
@@ -176,6 +176,7 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
         raw_total += exp(x - raw_top);
         thread_top = max(thread_top, penalised(row, v, chosen.w));
     }
+{% endif %}
     let all_top = workgroup_max_f32(raw_top);
     let total = workgroup_sum_f32(raw_total * exp(raw_top - all_top));
     let top = workgroup_max_f32(thread_top);
@@ -188,7 +189,17 @@ fn kept_key(row: u32, li: u32, top: f32, chosen: vec4<f32>, top_k: u32) -> u32 {
     let stream = hash_u32(hash_u32(drawn.y) + drawn.z);
     var best = LOWEST;
     var best_token = 0xffffffffu;
-    for (var v = li; v < params.V; v += THREADS) {
+{% if pieces %}
+    // A greedy draw is the best of the pieces: no pass over the logits is left.
+    if !random {
+        best = greedy;
+        best_token = greedy_token;
+    }
+    let passes = select(0u, params.V, random);
+{% else %}
+    let passes = params.V;
+{% endif %}
+    for (var v = li; v < passes; v += THREADS) {
         var x = penalised(row, v, chosen.w);
         if x > LOWEST && key_of(x) >= lowest {
             if random {
