@@ -1,7 +1,7 @@
 """Ops of decoding on WebGPU, one by one: microseconds each, bytes a second, and whole decode steps.
 
-An op is recorded once for every layer, each time with other weights, so that no cache holds them; what is printed is the
-program's time divided by the number of layers. ``--sweep`` times other splits of the work than the default ones.
+An op is recorded once for every layer, each time with other weights, so that no cache holds them; what is printed is
+the program's time on the device divided by the number of layers. ``--sweep`` times other splits of the work too.
 
 python benchmarks/webgpu_ops.py                      (2B-4T shape; --small for a software renderer)
 """
@@ -12,14 +12,17 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from random_model import SHAPE_2B4T, RandomSource
+from wgpu.backends.wgpu_native._ffi import lib  # pyright: ignore
 
-from tritune.backends.base import Buffer, LoRA
+from tritune.backends.base import Buffer, LoRA, Program
 from tritune.backends.webgpu import WebGPUBackend, few_rows, open_webgpu
 from tritune.backends.webgpu.few_rows import GemvShape
+from tritune.backends.webgpu.prepare import Dispatch
 from tritune.backends.webgpu.weights import WebGPUTernary
 from tritune.lora import AdapterPool
 from tritune.models.batch import Piece
@@ -34,15 +37,17 @@ RANK = 16
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 1 << 32, 1 << 22, np.uint32)
 SWEEP = {
-    "qkv 1": [(128, 8, 1, 5), (256, 8, 1, 5), (64, 8, 1, 5), (128, 8, 2, 5), (128, 8, 4, 5), (128, 16, 1, 3), (128, 32, 1, 2), (128, 4, 1, 10)],
-    "o 1": [(128, 8, 1, 5), (256, 8, 1, 5), (64, 8, 1, 5), (128, 16, 1, 3), (128, 32, 1, 2)],
-    "gate_up 1": [(128, 8, 1, 5), (256, 8, 1, 5), (64, 8, 1, 5), (128, 8, 2, 5), (128, 8, 4, 5), (128, 16, 1, 3), (128, 4, 1, 10)],
-    "down 1": [(128, 16, 1, 7), (128, 32, 1, 4), (256, 32, 1, 4), (128, 8, 1, 7), (128, 32, 2, 4), (64, 32, 1, 4)],
-    "gate_up 16": [(128, 8, 2, 1), (256, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 1), (128, 4, 2, 1), (128, 8, 1, 1), (128, 8, 2, 2)],
-    "o 16": [(128, 8, 2, 1), (128, 8, 1, 1), (128, 16, 1, 1), (128, 16, 2, 1)],
-    "head 1": [(256, 32, 1, 5), (128, 32, 1, 5), (256, 32, 2, 5), (128, 16, 1, 5), (256, 32, 1, 10), (64, 32, 2, 5), (128, 64, 1, 5)],
-    "head 16": [(256, 32, 4, 1), (128, 32, 4, 1), (256, 32, 2, 1), (128, 16, 4, 1), (256, 16, 4, 1)],
-}  # fmt: skip
+    "qkv 1": [(128, 8, 1, 5), (128, 8, 2, 5), (64, 8, 2, 5), (128, 16, 2, 3)],
+    "o 1": [(128, 8, 1, 5), (64, 8, 1, 5), (128, 16, 1, 3), (64, 16, 1, 3)],
+    "gate_up 1": [(128, 8, 1, 5), (128, 8, 2, 5), (128, 8, 4, 5), (128, 4, 2, 10), (64, 8, 4, 5)],
+    "down 1": [(128, 32, 1, 4), (128, 16, 1, 7), (128, 32, 2, 4), (256, 32, 2, 4)],
+    "qkv 16": [(128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 1), (128, 16, 4, 1)],
+    "o 16": [(128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 1), (128, 16, 4, 1), (128, 32, 4, 1)],
+    "gate_up 16": [(64, 8, 4, 1), (128, 8, 4, 1), (128, 4, 2, 1), (128, 8, 8, 1)],
+    "down 16": [(128, 16, 4, 1), (128, 32, 4, 1), (128, 32, 2, 1), (128, 16, 2, 1)],
+    "head 1": [(256, 32, 2, 5), (128, 32, 2, 5), (256, 32, 4, 5)],
+    "head 16": [(128, 16, 4, 1), (128, 8, 4, 1), (128, 16, 8, 1), (128, 8, 8, 1)],
+}
 """By matrix and rows: threads, lanes, tile, unroll."""
 
 
@@ -79,7 +84,8 @@ class Bench:
         blocks = -(-context // BLOCK_SIZE) + 1
         self.cache = KVCache(backend, config, rows * blocks)
         self.pieces = [
-            Piece([1 + i], context - 1, slot=i + 1, blocks=tuple(range(i * blocks, (i + 1) * blocks))) for i in range(rows)
+            Piece([1 + i], context - 1, slot=i + 1, blocks=tuple(range(i * blocks, (i + 1) * blocks)))
+            for i in range(rows)
         ]
 
     def state(self, adapters: bool) -> InferenceState:
@@ -91,17 +97,20 @@ class Bench:
         state.set_sampling(settings, np.zeros((self.rows, 4), np.uint32), zeros)
         return state
 
-    def decode(self, adapters: bool, runs: int) -> tuple[float, float, int]:
-        """Seconds a step on the device (steps queued one behind the other), with the host waiting; dispatches."""
+    def decode(self, clock: Clock, adapters: bool, runs: int) -> tuple[float, float, float, int]:
+        """Seconds a step on the device, with steps queued one behind the other, with the host waiting; dispatches."""
         state = self.state(adapters)
         programs = [state._prepare(self.pieces), state._sample_program(False)]
+        clock.warm()
         queued = seconds(self.backend, lambda: self.backend.submit(programs), runs)
         state.forward_and_sample(self.pieces)
+        clock.warm()
         start = time.perf_counter()
         for _ in range(runs):
             state.forward_and_sample(self.pieces)
         waiting = (time.perf_counter() - start) / runs
-        return queued, waiting, sum(len(program.dispatches) for program in programs)
+        dispatches = [dispatch for program in programs for dispatch in program.dispatches]
+        return clock.seconds(dispatches, 10), queued, waiting, len(dispatches)
 
 
 def seconds(backend: WebGPUBackend, run: Callable[[], None], runs: int) -> float:
@@ -118,12 +127,53 @@ def seconds(backend: WebGPUBackend, run: Callable[[], None], runs: int) -> float
     return best
 
 
-def timed(backend: WebGPUBackend, record: Callable[[int], None], count: int, runs: int = 10) -> float:
+class Clock:
+    """Time on the device, between two timestamps around one pass."""
+
+    def __init__(self, backend: WebGPUBackend) -> None:
+        self.backend, device = backend, backend.device
+        self.queries: Any = device.handle.create_query_set(type="timestamp", count=2)
+        self.resolved = backend.memory.create_buffer(16, "QUERY_RESOLVE|COPY_SRC")
+        self.staging = backend.memory.create_buffer(16, "COPY_DST|MAP_READ")
+        self.load: Program | None = None
+        self.warm_seconds = 0.2
+        self.tick = float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
+
+    def seconds(self, dispatches: Sequence[Dispatch], runs: int) -> float:
+        """Of all dispatches, one after the other; the least of some runs."""
+        self.warm()
+        return min(self._run(dispatches) for _ in range(runs))
+
+    def warm(self) -> None:
+        """Work until the clocks have risen, which fall to a third while a device waits."""
+        if self.load is not None:
+            start = time.perf_counter()
+            while time.perf_counter() - start < self.warm_seconds:
+                self.load.run()
+            self.backend.synchronize()
+
+    def _run(self, dispatches: Sequence[Dispatch]) -> float:
+        encoder: Any = self.backend.device.handle.create_command_encoder()
+        stamps = {"query_set": self.queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+        compute = encoder.begin_compute_pass(timestamp_writes=stamps)
+        for dispatch in dispatches:
+            compute.set_pipeline(dispatch.pipeline)
+            compute.set_bind_group(0, dispatch.group)
+            compute.dispatch_workgroups(*dispatch.grid)
+        compute.end()
+        encoder.resolve_query_set(self.queries, 0, 2, self.resolved, 0)
+        encoder.copy_buffer_to_buffer(self.resolved, 0, self.staging, 0, 16)
+        self.backend.device.queue.submit([encoder.finish()])
+        start, end = self.backend.memory.map_and_copy(self.staging, 16).view(np.uint64).tolist()
+        return (end - start) * self.tick
+
+
+def timed(clock: Clock, record: Callable[[int], None], count: int, runs: int = 8) -> float:
     """Microseconds of one of ``count`` recorded ops."""
-    with backend.record() as program:
+    with clock.backend.record() as program:
         for index in range(count):
             record(index)
-    return seconds(backend, program.run, runs) / count * 1e6
+    return clock.seconds(program.dispatches, runs) / count * 1e6
 
 
 def line(name: str, rows: int, micros: float, size: int = 0) -> None:
@@ -131,14 +181,14 @@ def line(name: str, rows: int, micros: float, size: int = 0) -> None:
     print(f"{name:44} T={rows:<3} {micros:9.2f} us {rate}", flush=True)
 
 
-def ops(bench: Bench, sweep: bool) -> None:
+def ops(bench: Bench, clock: Clock, sweep: bool) -> None:
     """Each op of a decode step."""
     backend, model, state = bench.backend, bench.model, bench.state(True)
-    config, count, layers = model.config, model.config.num_layers, range(model.config.num_layers)
+    config, count = model.config, model.config.num_layers
     state._prepare(bench.pieces)
     rows, block, quant = state.rows.bucket(bench.rows), state._buffers.bucket(bench.rows), state._quant
     t, empty = bench.rows, backend.empty((64,))
-    line("an empty dispatch", t, timed(backend, lambda _: backend.zero(empty), 300))
+    line("an empty dispatch", t, timed(clock, lambda _: backend.zero(empty), 300))
     inputs = {"qkv": block.normed, "o": block.o_normed, "gate_up": block.mid_normed, "down": block.z}
     raws = {"qkv": state._x, "o": block.o, "gate_up": state._x, "down": block.gate_up}
     outputs = {"qkv": block.qkv, "o": state._x, "gate_up": block.gate_up, "down": state._x}
@@ -158,7 +208,9 @@ def ops(bench: Bench, sweep: bool) -> None:
         weight, x = getattr(model.layers[layer], group), inputs[group]
         assert x is not None
         accumulate = group in ("o", "down")
-        backend.linear(x, *quantised(weight.in_features), weight, outputs[group], rows, accumulate=accumulate, lora=lora)
+        backend.linear(
+            x, *quantised(weight.in_features), weight, outputs[group], rows, accumulate=accumulate, lora=lora
+        )
 
     def lora_of(group: str, layer: int) -> LoRA | None:
         return bench.pool.lora(layer, group, block.down[group])
@@ -166,9 +218,9 @@ def ops(bench: Bench, sweep: bool) -> None:
     gains = {"qkv": "input_norm", "o": "attn_sub_norm", "gate_up": "post_norm", "down": "ffn_sub_norm"}
     for group in inputs:
         size = model.layers[0].__getattribute__(group).words.nbytes
-        alone = timed(backend, lambda i, g=group: product(g, i, None), count)
+        alone = timed(clock, lambda i, g=group: product(g, i, None), count)
         line(f"{group}: product", t, alone, size)
-        normed = timed(backend, lambda i, g=group: norm(g, getattr(model.layers[i], gains[g])), count)
+        normed = timed(clock, lambda i, g=group: norm(g, getattr(model.layers[i], gains[g])), count)
         line(f"{group}: norm", t, normed)
 
         def both(i: int, g: str = group) -> None:
@@ -178,10 +230,10 @@ def ops(bench: Bench, sweep: bool) -> None:
         lora = lora_of(group, 0)
         assert lora is not None
         correction = 4 * t * (lora.a.size + lora.b.size) // lora.a.shape[0]
-        line(f"{group}: norm and product with LoRA", t, timed(backend, both, count), size + correction)
+        line(f"{group}: norm and product with LoRA", t, timed(clock, both, count), size + correction)
         for shape in SWEEP.get(f"{group} {t}", ()) if sweep else ():
             chosen, few_rows.gemv_shape = few_rows.gemv_shape, lambda *_, s=shape, **__: GemvShape(*s)
-            line(f"  {group}: {shape}", t, timed(backend, lambda i, g=group: product(g, i, None), count), size)
+            line(f"  {group}: {shape}", t, timed(clock, lambda i, g=group: product(g, i, None), count), size)
             few_rows.gemv_shape = chosen
 
     def attention(layer: int) -> None:
@@ -195,22 +247,22 @@ def ops(bench: Bench, sweep: bool) -> None:
         norm("o", model.layers[layer].attn_sub_norm)
 
     size = 4 * t * bench.context * config.kv_size
-    line(f"attention at {bench.context}", t, timed(backend, attention, count), size)
-    line("attention and its norm", t, timed(backend, attention_and_norm, count), size)
+    line(f"attention at {bench.context}", t, timed(clock, attention, count), size)
+    line("attention and its norm", t, timed(clock, attention_and_norm, count), size)
     head = state._head
     normed, logits, size = head._normed, head._logits, model.head.nbytes
-    line("head", t, timed(backend, lambda _: backend.logits(normed, model.head, logits), 4), size)
+    line("head", t, timed(clock, lambda _: backend.logits(normed, model.head, logits), 4), size)
     for shape in SWEEP.get(f"head {t}", ()) if sweep else ():
         chosen, few_rows.head_shape = few_rows.head_shape, lambda *_, s=shape, **__: GemvShape(*s)
-        line(f"  head: {shape}", t, timed(backend, lambda _: backend.logits(normed, model.head, logits), 4), size)
+        line(f"  head: {shape}", t, timed(clock, lambda _: backend.logits(normed, model.head, logits), 4), size)
         few_rows.head_shape = chosen
 
     def sample(_: int) -> None:
         backend.sample(logits, head._settings, head._state, head._seen, None, head.token, head.logprob)
 
-    line("sample, greedy", t, timed(backend, sample, 4))
+    line("sample, greedy", t, timed(clock, sample, 4))
     backend.write(head._settings, np.tile(np.array([0.8, 0.95, 0, 1.1], np.float32), (t, 1)))
-    line("sample, top-p", t, timed(backend, sample, 1, 2))
+    line("sample, top-p", t, timed(clock, sample, 1, 2))
 
 
 def main() -> None:
@@ -229,18 +281,23 @@ def main() -> None:
     backend.pack_ternary = lambda parts: random_codes(backend, parts)  # type: ignore[method-assign]
     model = BitNet(backend, FastSource(config))
     print(f"model made in {time.perf_counter() - start:.1f} s", flush=True)
+    clock = Clock(backend)
+    x, out = backend.empty((1, config.hidden_size)), backend.empty((1, config.vocab_size))
+    if not args.small:
+        with backend.record() as clock.load:
+            for _ in range(16):
+                backend.logits(x, model.head, out)
     runs = 2 if args.small else 30
     for rows, context in ((1, 512), (1, 64), (16, 512)):
         bench = Bench(backend, model, rows, context)
         if not args.steps_only and context == 512:
-            ops(bench, args.sweep)
+            ops(bench, clock, args.sweep)
         for adapters in (True, False):
-            start = time.perf_counter()
-            queued, waiting, dispatches = bench.decode(adapters, runs)
+            device, queued, waiting, dispatches = bench.decode(clock, adapters, runs)
             name = f"decode step, context {context}, {'LoRA' if adapters else 'no LoRA'}"
             print(
-                f"{name:44} T={rows:<3} {queued * 1e6:9.1f} us, {rows / queued:8.0f} tokens/s; host waiting "
-                f"{rows / waiting:8.0f} tokens/s; {dispatches} dispatches; {time.perf_counter() - start:.1f} s in all",
+                f"{name:44} T={rows:<3} {device * 1e6:9.1f} us, {rows / device:6.0f} tokens/s; queued "
+                f"{rows / queued:6.0f}, host waiting {rows / waiting:6.0f} tokens/s; {dispatches} dispatches",
                 flush=True,
             )
 

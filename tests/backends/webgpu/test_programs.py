@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tritune.backends.numpy import NumpyBackend
+from tritune.backends.webgpu import few_rows
 from tritune.backends.webgpu.prepare import pack_params
 from tritune.errors import DeviceError, DeviceLostError
 
@@ -185,7 +186,7 @@ def test_an_unknown_kernel_or_variant_is_named(webgpu):
 def test_a_kernel_that_does_not_compile_is_named(webgpu):
     buffers = [webgpu.empty((4,)) for _ in range(3)]
     with pytest.raises(DeviceError, match=r"compiling kernel logits_gemv .*f64x2") as error:
-        variant = {"format": "f64", "rows": 1}
+        variant = few_rows.GemvShape(64, 16, 1, 1).variant(1) | {"format": "f64", "rows": 1, "wide": False}
         webgpu.dispatch("logits_gemv", params=[1, 1, 4, 1, 0], buffers=buffers, grid=(1, 1, 1), variant=variant)
     assert "\n" not in str(error.value)
 

@@ -35,6 +35,7 @@ class Held(ABC):
 
 HeldOp = TypeVar("HeldOp", bound=Held)
 
+
 class WebGPUCore(Backend):
     """Memory and programs of a WebGPU device; still without ops."""
 
@@ -86,7 +87,7 @@ class WebGPUCore(Backend):
             self._runner.run_now(prepared)
 
     def hold(self, op: Held) -> None:
-        """Run an op, while recording only when the next one is recorded: that one may ``take`` it and do its work too."""
+        """Run an op; while recording, once the next one is recorded, which may ``take`` it and do its work too."""
         if self.recording is None:
             op.run()
             return

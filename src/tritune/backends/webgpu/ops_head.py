@@ -6,7 +6,6 @@ from tritune.backends.base import Buffer
 
 from .core import WebGPUCore
 
-
 SCANNED_VOCABULARY = 16384
 """From this size on the logits are read by many workgroups at first."""
 

@@ -147,9 +147,7 @@ class RowOps(WebGPUCore):
         """See Backend.glu_norm_quant."""
         variant: dict[str, object] = {"activation": activation}
         columns = gate_up.shape[-1] // 2
-        self.hold(
-            HeldNorm(self, "glu_norm_quant", variant, columns, float(eps), gate_up, gain, normed, codes, scales)
-        )
+        self.hold(HeldNorm(self, "glu_norm_quant", variant, columns, float(eps), gate_up, gain, normed, codes, scales))
 
     def rms_norm_backward(
         self, x: Buffer, gain: Buffer, eps: float, dy: Buffer, dx: Buffer, accumulate: bool = False
