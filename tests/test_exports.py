@@ -13,10 +13,18 @@ import tritune
 
 PUBLIC = {
     "Adapter", "AdapterError", "Chat", "ConfigError", "ContextLengthError", "DataError", "DenseExport", "DeviceError",
-    "DeviceLostError", "InputError", "LoRAConfig", "Model", "ModelFileError", "OutOfMemoryError", "TextStream",
-    "TrainConfig", "TrainingError", "TrituneError", "export_dense", "load", "train",
+    "DeviceLostError", "Evaluation", "InputError", "LoRAConfig", "Model", "ModelFileError", "OutOfMemoryError",
+    "TextStream", "TrainConfig", "TrainingError", "TrituneError", "evaluate", "export_dense", "load", "train",
 }  # fmt: skip
-ROOMS = ["tritune", "tritune.data", "tritune.generation", "tritune.lora", "tritune.text", "tritune.training"]
+ROOMS = [
+    "tritune",
+    "tritune.data",
+    "tritune.evaluation",
+    "tritune.generation",
+    "tritune.lora",
+    "tritune.text",
+    "tritune.training",
+]
 HEAVY = ["torch", "transformers", "peft", "wgpu", "gguf", "huggingface_hub"]
 
 

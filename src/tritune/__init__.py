@@ -14,6 +14,7 @@ from tritune.errors import (
     TrainingError,
     TrituneError,
 )
+from tritune.evaluation import Evaluation, evaluate
 from tritune.export import DenseExport, export_dense
 from tritune.lora import Adapter, LoRAConfig
 from tritune.model import Model, load
@@ -30,6 +31,7 @@ __all__ = [
     "DenseExport",
     "DeviceError",
     "DeviceLostError",
+    "Evaluation",
     "InputError",
     "LoRAConfig",
     "Model",
@@ -39,6 +41,7 @@ __all__ = [
     "TrainConfig",
     "TrainingError",
     "TrituneError",
+    "evaluate",
     "export_dense",
     "load",
     "train",

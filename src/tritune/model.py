@@ -104,7 +104,8 @@ class Model:
         self.context_length = min(context or self.config.max_positions, self.config.max_positions)
         self.device_model = BitNet(backend, source, activations, head)
         # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
-        self._engines = Engines(self.device_model, self.context_length, "f32" if activations == "float" else kv_dtype)
+        self.kv_dtype: Literal["f16", "f32"] = "f32" if activations == "float" else kv_dtype
+        self._engines = Engines(self.device_model, self.context_length, self.kv_dtype)
         self.loaded_with: Mapping[str, str | Path | int | None] = {}
         """What ``load`` was called with, for the record of a run."""
         self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None

@@ -9,7 +9,7 @@ from oracles.cases import CASES, Case
 from oracles.harness import EXACT, Example, Ours, close_gradients, error, example, random_adapter
 from oracles.reference import identity
 from tritune.backends.base import Backend
-from tritune.models import training_state
+from tritune.models import loss_head
 
 
 @pytest.fixture(params=CASES)
@@ -62,7 +62,7 @@ def test_packed_sequences(backend: Backend, make) -> None:
 
 def test_head_in_chunks(backend: Backend, make, monkeypatch: pytest.MonkeyPatch) -> None:
     """More trained rows than a chunk of logits holds: 64 of them at a time."""
-    monkeypatch.setattr(training_state, "HEAD_BYTES", 1)
+    monkeypatch.setattr(loss_head, "HEAD_BYTES", 1)
     directory, reference = make(hidden=32)
     ours = Ours(backend, directory, "float")
     adapter = random_adapter(ours.config, CASES["bitnet master weights"].lora)

@@ -11,6 +11,7 @@ from tritune.cli.adapter import adapter
 from tritune.cli.chat import chat
 from tritune.cli.demo import demo
 from tritune.cli.errors import exit_code_of
+from tritune.cli.eval import evaluate
 from tritune.cli.export import export
 from tritune.cli.generate import generate
 from tritune.cli.info import info
@@ -37,7 +38,7 @@ def commands() -> None:
     """
 
 
-for command in (demo, train, generate, chat, info, adapter, export):
+for command in (demo, train, evaluate, generate, chat, info, adapter, export):
     commands.add_command(command)
 
 

@@ -10,7 +10,7 @@ from tritune.data.hub import HubValues, is_hub_id
 from tritune.data.mixture import RowSet
 from tritune.data.row_file import RowFile
 from tritune.data.rows import Row
-from tritune.data.source import ListValues, RowSource
+from tritune.data.source import ListValues, RowSource, Values
 from tritune.errors import ConfigError, DataError
 
 SPLITS = {
@@ -40,7 +40,7 @@ def open_rows(data: Data, split: str = "train") -> RowSet:
         named = [split_weight(str(item)) for item in data]
     else:
         return RowSet([RowSource(ListValues([row for row in data if not isinstance(row, (str, Path))]))])
-    sources = [_open(name, split) for name, _ in named]
+    sources = [RowSource(open_values(name, split)) for name, _ in named]
     weights = [weight for _, weight in named]
     if not any(weight is not None for weight in weights):
         return RowSet(sources)
@@ -85,10 +85,13 @@ def find_split(folder: Path, split: str) -> Path:
     return found[0]
 
 
-def _open(name: str, split: str) -> RowSource:
-    path = Path(name)
+def open_values(source: str | Path | Sequence[Mapping[str, Any]], split: str = "train") -> Values:
+    """The JSON values of a file, of a folder's or a data set's split, or of a list. Raises DataError."""
+    if not isinstance(source, (str, Path)):
+        return ListValues(source)
+    path = Path(source)
     if path.is_dir():
-        return RowSource(RowFile(find_split(path, split)))
-    if not path.exists() and is_hub_id(name):
-        return RowSource(HubValues.load(name, split))
-    return RowSource(RowFile(path))
+        return RowFile(find_split(path, split))
+    if not path.exists() and is_hub_id(str(source)):
+        return HubValues.load(str(source), split)
+    return RowFile(path)

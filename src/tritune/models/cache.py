@@ -79,6 +79,15 @@ class CachedSequence:
         self.tokens.extend(tokens)
         self.version += 1
 
+    def share(self, other: CachedSequence, length: int) -> None:
+        """Begin (while still empty) with the first ``length`` tokens of another sequence, whole blocks of them, in the
+        same blocks."""
+        self.blocks = other.blocks[: length // BLOCK_SIZE]
+        self.tokens = other.tokens[:length]
+        for block in self.blocks:
+            self.cache.retain(block)
+        self.version += 1
+
     def truncate(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
         keep = -(-length // BLOCK_SIZE)

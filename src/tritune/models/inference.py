@@ -17,6 +17,7 @@ from tritune.models.batch import Piece, RowBuffers
 from tritune.models.bitnet import BitNet
 from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers, first_rows
 from tritune.models.cache import BLOCK_SIZE, KVCache
+from tritune.models.loss_head import LossHead
 
 HEAD_ROWS = 64
 """Rows that are turned into logits at a time when all are wanted."""
@@ -28,6 +29,14 @@ class Drawn:
 
     tokens: NDArray[np.int32]  # [S]
     logprobs: NDArray[np.float32]  # [S]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the rows that have a target, in order."""
+
+    nll: NDArray[np.float32]  # -log p(target)
+    likeliest: NDArray[np.int32] | None  # the token that greedy decoding would take; None: not asked for
 
 
 def bucket_of(count: int, limit: int) -> int:
@@ -64,6 +73,7 @@ class InferenceState:
         self._x = backend.empty((max_rows, config.hidden_size))
         self._head = HeadBuffers(backend, model, max_sequences)
         self._all_rows: HeadBuffers | None = None
+        self._score_heads: dict[bool, LossHead] = {}
         self._forward_programs: dict[int, Program] = {}
         self._sample_programs: dict[bool, Program] = {}
 
@@ -113,6 +123,23 @@ class InferenceState:
             used = min(head.size, count - start)
             chunks.append(head.run(np.arange(start, start + used, dtype=np.int32))[:used])
         return np.concatenate(chunks)
+
+    def score(self, pieces: Sequence[Piece], targets: NDArray[np.int32], *, likeliest: bool = False) -> Scores:
+        """Run the pieces and return how likely the targets [rows] are (-1: none), in one submit; logits never exist
+        for all rows.
+
+        likeliest: also the likeliest token of each row that has a target.
+        """
+        count = int(np.count_nonzero(targets >= 0))
+        if not count:
+            self.forward(pieces)
+            return Scores(np.empty(0, np.float32), np.empty(0, np.int32) if likeliest else None)
+        if likeliest not in self._score_heads:
+            self._score_heads[likeliest] = LossHead(self.model, self.max_rows, likeliest)
+        head = self._score_heads[likeliest]
+        scoring = head.prepare(targets, self._x, None, None, backward=False)
+        self.backend.submit([self._prepare(pieces), scoring])
+        return Scores(*head.scores(count))
 
     def prepare(self, rows: int, *, limited: bool | None = False) -> None:
         """Make the programs for batches of ``rows`` rows now, so that no device object is made later (limited None:

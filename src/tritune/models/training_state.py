@@ -15,17 +15,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.backends.base import LOSS_TOTALS, OPTIMIZER_SETTINGS, OPTIMIZER_STATE, Backend, Buffer, Program, Rows
+from tritune.backends.base import (
+    LOSS_TOTALS,
+    OPTIMIZER_SETTINGS,
+    OPTIMIZER_STATE,
+    Backend,
+    Buffer,
+    Program,
+    Rows,
+)
 from tritune.errors import ConfigError
 from tritune.models.backward import BackwardBuffers, block_backward
 from tritune.models.batch import Piece, RowBuffers
 from tritune.models.bitnet import BitNet
 from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers, WithoutDropout
-from tritune.models.config import ModelConfig
 from tritune.models.linears import linear_groups
-
-HEAD_BYTES = 64 << 20
-"""Most memory that the logits of a chunk of rows may take."""
+from tritune.models.loss_head import LossHead
 
 
 @dataclass(frozen=True)
@@ -268,92 +273,3 @@ def next_token_targets(tokens: Sequence[int], trained: Sequence[bool] | NDArray[
     if not (targets >= 0).any():
         raise ConfigError("trained: no token is a target (the first token of a sequence cannot be one)")
     return targets
-
-
-class LossHead:
-    """Final norm, logits, loss and their gradient, of the trained rows only, in chunks: logits never exist for all
-    rows."""
-
-    def __init__(self, model: BitNet, max_rows: int) -> None:
-        backend, config = model.backend, model.config
-        self.model = model
-        self.sizes = _head_sizes(max_rows)
-        size = self.sizes[-1]
-        self.chunk = min(size, _chunk_rows(config.vocab_size))
-        self.index = backend.empty((size,), "i32")
-        self.targets = backend.empty((size,), "i32")
-        self.coefficients = backend.empty((size,))
-        self.nll = backend.empty((size,))
-        self._gathered = backend.empty((size, config.hidden_size))
-        self._normed = backend.empty((size, config.hidden_size))
-        self._logits = backend.empty((self.chunk, config.vocab_size))
-        self._programs: dict[tuple[int, bool], Program] = {}
-
-    def prepare(
-        self, targets: NDArray[np.int32], hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool
-    ) -> Program:
-        """Write a batch's targets (-1 = not trained) and return the program for their number."""
-        trained = np.flatnonzero(targets >= 0).astype(np.int32)
-        size = next(size for size in self.sizes if size >= len(trained))
-        index, goal = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-        index[: len(trained)], goal[: len(trained)] = trained, targets[trained]
-        backend = self.model.backend
-        backend.write(self.index.view(0, (size,)), index)
-        backend.write(self.targets.view(0, (size,)), goal)
-        backend.write(self.coefficients.view(0, (size,)), (goal >= 0).astype(np.float32))
-        return self._program(size, hidden, totals, dhidden, backward)
-
-    def prepare_all(self, hidden: Buffer, totals: Buffer, dhidden: Buffer, evaluation: bool) -> None:
-        """Make the training programs of all sizes, and those without a gradient."""
-        for size in self.sizes:
-            for backward in (True, False) if evaluation else (True,):
-                self._program(size, hidden, totals, dhidden, backward)
-
-    def _program(self, size: int, hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool) -> Program:
-        key = (size, backward)
-        if key not in self._programs:
-            with self.model.backend.record() as program:
-                self._record(size, hidden, totals, dhidden, backward)
-            self._programs[key] = program
-        return self._programs[key]
-
-    def _record(self, size: int, hidden: Buffer, totals: Buffer, dhidden: Buffer, backward: bool) -> None:
-        model, backend = self.model, self.model.backend
-        eps, width = model.config.rms_norm_eps, model.config.hidden_size
-        index = self.index.view(0, (size,))
-        gathered, normed = (b.view(0, (size, width)) for b in (self._gathered, self._normed))
-        backend.gather_rows(hidden, index, gathered)
-        backend.rms_norm_quant(gathered, model.final_norm, eps, normed, None, None)
-        for start in range(0, size, self.chunk):
-            rows = min(self.chunk, size - start)
-            logits = self._logits.view(0, (rows, model.config.vocab_size))
-            part = normed.view(start * width, (rows, width))
-            targets, coefficients, nll = (b.view(start, (rows,)) for b in (self.targets, self.coefficients, self.nll))
-            backend.logits(part, model.head, logits)
-            backend.cross_entropy(logits, targets, coefficients, nll, backward)
-            if backward:
-                backend.logits_backward(logits, model.head, part)
-        backend.add_loss(self.nll.view(0, (size,)), self.coefficients.view(0, (size,)), totals)
-        if backward:
-            backend.rms_norm_backward(gathered, model.final_norm, eps, normed, normed)
-            backend.scatter_rows(normed, index, dhidden)
-
-
-def head_bytes(config: ModelConfig, max_rows: int) -> int:
-    """Bytes of a LossHead's buffers."""
-    size = _head_sizes(max_rows)[-1]
-    return size * (16 + 8 * config.hidden_size) + 4 * min(size, _chunk_rows(config.vocab_size)) * config.vocab_size
-
-
-def _chunk_rows(vocab_size: int) -> int:
-    """Rows of a chunk: as many as HEAD_BYTES allow, a power of two of at least 64 (views start at multiples of 64)."""
-    rows = 64
-    while rows < 1024 and 2 * rows * vocab_size * 4 <= HEAD_BYTES:
-        rows *= 2
-    return rows
-
-
-def _head_sizes(max_rows: int) -> list[int]:
-    """Numbers of head rows that have a program: an eighth, a quarter, a half, and all, in multiples of 64."""
-    rounded = sorted({max(64, -(-max_rows // (part * 64)) * 64) for part in (8, 4, 2, 1)})
-    return rounded if max_rows > 64 else [max_rows]

@@ -13,7 +13,7 @@ from tritune.lora import Adapter
 from tritune.models.backward import BackwardBuffers
 from tritune.models.block_buffers import BlockBuffers, QuantBuffers
 from tritune.models.config import ModelConfig
-from tritune.models.training_state import head_bytes
+from tritune.models.loss_head import head_bytes
 
 MEMINFO = Path("/proc/meminfo")
 
