@@ -57,7 +57,8 @@ def info(path: str, model: str | None, as_json: bool) -> None:
 def convert(path: str, kind: str, output: str, model: str | None, overwrite: bool) -> None:
     """Write an adapter in another format. The content tells the format of PATH, never its name.
 
-    What a format cannot hold is refused: mlx-lm has one rank for all modules, Hesper only q_proj and v_proj.
+    What a format cannot hold is refused: mlx-lm has one rank for all modules, Hesper only q_proj and v_proj. llama.cpp
+    wants the architecture of the base's own file: with --to gguf, give that .gguf file as --model.
     """
     place = _free(output, kind, overwrite)
     (loaded,) = _load([path], model)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tritune.cli.facts import OpenedModel
 from tritune.lora import Adapter
 from tritune.lora.deltas import Distance, delta_norms, distances
-from tritune.lora.files import detect_format, read_adapter
+from tritune.lora.files import detect_format, read_adapter, weights_file
 from tritune.models.linears import PROJECTIONS, module_path
 
 Value = TypeVar("Value", int, float)
@@ -25,7 +25,6 @@ def adapter_facts(path: str, model: OpenedModel | None) -> dict[str, Any]:
     kind = detect_format(folder)
     adapter = opened_adapter(path, model)
     norms = delta_norms(adapter)
-    files = [file for file in folder.glob("*.safetensors") if file.is_file()] if folder.is_dir() else [folder]
     return {
         "path": path,
         "format": kind,
@@ -38,7 +37,7 @@ def adapter_facts(path: str, model: OpenedModel | None) -> dict[str, Any]:
         "targets": [name for name in PROJECTIONS if any(target.projection == name for target in adapter.targets)],
         "layers": sorted({target.layer for target in adapter.targets}),
         "parameters": adapter.num_parameters,
-        "file_bytes": sum(file.stat().st_size for file in files),
+        "file_bytes": weights_file(folder, kind).stat().st_size,
         "norms": {module_path(*module): norm for module, norm in norms.items()},
         "fits_model": True if model is not None else None,
     }

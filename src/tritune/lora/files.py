@@ -19,9 +19,9 @@ from tritune.lora.adapter import Adapter
 from tritune.lora.gguf import GgufFile, save_gguf
 from tritune.lora.hesper import MAGIC, HesperFile, save_hesper
 from tritune.lora.inferred import infer_model
-from tritune.lora.mlx import MlxFile, save_mlx
+from tritune.lora.mlx import WEIGHTS_NAME, MlxFile, save_mlx
 from tritune.lora.peft import PeftFile, save_peft
-from tritune.lora.peft_files import CONFIG_NAME
+from tritune.lora.peft_files import CONFIG_NAME, current_weights
 from tritune.lora.tensors import AdapterTensors
 from tritune.models.config import ModelConfig
 
@@ -82,6 +82,13 @@ def _detect_directory(path: Path) -> Format:
     if "peft_type" not in config and ("fine_tune_type" in config or "lora_parameters" in config):
         return "mlx"
     return "peft"
+
+
+def weights_file(path: Path, kind: Format) -> Path:
+    """The file with an adapter's tensors. Raises AdapterError when a directory has none."""
+    if kind == "peft":
+        return current_weights(path)
+    return path / WEIGHTS_NAME if kind == "mlx" else path
 
 
 def load_adapter(path: Path, model: ModelConfig, base_name: str) -> Adapter:

@@ -1,6 +1,6 @@
 """GGUF LoRA files, as llama.cpp's convert_lora_to_gguf.py writes them and its llama_adapter_lora reads them.
 
-The correction is (alpha / rank) * B·A with the rank of the tensor and ONE alpha for the file; alpha 0 means 1 * B·A.
+The correction is (alpha / rank) * B·A with the rank of the tensor and ONE alpha for the file; 0 or none means 1 * B·A.
 Where the adapter's scales need more than one alpha, they are multiplied into B. Rows of q and k of a "llama" base are
 in the order of interleaved rotary pairs, as in the base's own file, and so are the rows of their B.
 """
@@ -56,7 +56,7 @@ class GgufFile:
         if "adapter.alora.invocation_tokens" in fields:
             raise AdapterError(f"{path}: adapter.alora.invocation_tokens: activated LoRA is not supported")
         self.architecture = fields.text("general.architecture")
-        self.alpha = fields.number("adapter.lora.alpha")
+        self.alpha = fields.number("adapter.lora.alpha", 0.0)
         self.base_model = fields.text("general.base_model.0.name", "")
         shapes = {name: info.shape for name, info in self._file.infos.items()}
         self.tensors = AdapterTensors(path, _place, shapes, self._read, _name(0, "q_proj", "a"))
