@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import torch
 
 import tritune
-from oracles.curves import apart, distance, examples_of, our_curve, peft_curve
+from oracles.curves import apart, distance, our_run, peft_curve
 from oracles.reference import Reference, identity
 from tritune.assets import BUILTIN_MODEL
 
@@ -54,13 +54,13 @@ def main() -> None:
     curves: dict[str, list[float]] = {}
     for activations in ("float", "int8"):
         model = tritune.load(device="cpu", activations=activations, threads=options.threads)
-        curves[f"tritune {activations}"] = our_curve(model, rows, lora, config)[0]
+        run = our_run(model, rows, lora, config)
+        curves[f"tritune {activations}"] = run.losses
         start = tritune.Adapter.create(model, lora, seed=config.seed)
-        examples = examples_of(model, rows, config)
         for attention in ("eager", "sdpa"):
             forward = identity if activations == "float" else None
             reference = Reference(BUILTIN_MODEL, attention)
-            curves[f"{attention} {activations}"] = peft_curve(reference, start, examples, config, forward)[0]
+            curves[f"{attention} {activations}"] = peft_curve(reference, start, run.steps, config, forward)[0]
         ours, eager, sdpa = (curves[f"{side} {activations}"] for side in ("tritune", "eager", "sdpa"))
         if activations == "float":
             tell("rounding off, largest relative distance", apart(ours, eager), "", BAR_OFF)

@@ -7,10 +7,11 @@ peft's LoRA+), the clipping torch's. Nothing is padded: each sequence has a forw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
@@ -19,9 +20,9 @@ from peft.optimizers import create_loraplus_optimizer
 from oracles.harness import Floats
 from oracles.reference import Reference, Rounding, rounding, trainable
 from tritune import Adapter, LoRAConfig, Model, TrainConfig, train
-from tritune.data import BatchStream, Example, build_examples, read_rows
+from tritune.models.training_state import MicroBatch, TrainingState
 from tritune.training import Callback, StepLog
-from tritune.training.config import micro_batches_of, warmup_steps
+from tritune.training.config import warmup_steps
 
 Packed = tuple[list[int], NDArray[np.int32]]
 
@@ -36,29 +37,34 @@ class Losses(Callback):
         self.values.append(log.loss)
 
 
-def examples_of(model: Model, rows: Any, config: TrainConfig) -> list[Example]:
-    """What tritune.train makes of rows."""
-    limit = min(config.max_seq_len, config.batch_tokens, model.context_length)
-    return build_examples(read_rows(rows), model.tokenizer, model.template, limit).examples
+@dataclass(frozen=True)
+class Run:
+    """A fine-tuning of tritune's."""
+
+    losses: list[float]  # of the steps
+    steps: list[list[Packed]]  # what each of them trained
+    adapter: Adapter
 
 
-def our_curve(model: Model, rows: Any, lora: LoRAConfig, config: TrainConfig) -> tuple[list[float], Adapter]:
-    """Losses of the steps, and the adapter."""
-    heard = Losses()
-    adapter = train(model, rows, lora, config, callbacks=[heard])
-    return heard.values, adapter
+def our_run(model: Model, rows: Any, lora: LoRAConfig, config: TrainConfig) -> Run:
+    """Train, and write down which sequences a step has."""
+    heard, steps = Losses(), [list[Packed]()]
+    real = TrainingState.forward_backward
 
+    def recorded(self: TrainingState, batch: MicroBatch, *, update: bool = False) -> None:
+        start = 0
+        for piece in batch.pieces:
+            end = start + len(piece.tokens)
+            steps[-1].append((list(piece.tokens), batch.targets[start:end].copy()))
+            start = end
+        if update:
+            steps.append([])
+        real(self, batch, update=update)
 
-def steps_of(examples: Sequence[Example], config: TrainConfig) -> list[list[Packed]]:
-    """The sequences (tokens, targets) of each optimizer step."""
-    stream = BatchStream(examples, config.micro_batch_tokens or config.batch_tokens, config.seed)
-    steps: list[list[Packed]] = []
-    for _ in range(config.max_steps):
-        batches = [next(stream) for _ in range(micro_batches_of(config))]
-        steps.append(
-            [(b.tokens[i:j].tolist(), b.targets[i:j]) for b in batches for i, j in pairwise(b.q_start.tolist())]
-        )
-    return steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingState, "forward_backward", recorded)
+        adapter = train(model, rows, lora, config, callbacks=[heard])
+    return Run(heard.values, steps[:-1], adapter)
 
 
 def optimizer_of(model: Any, config: TrainConfig) -> torch.optim.Optimizer:
@@ -79,7 +85,7 @@ def optimizer_of(model: Any, config: TrainConfig) -> torch.optim.Optimizer:
 def peft_curve(
     reference: Reference,
     adapter: Adapter,
-    examples: Sequence[Example],
+    steps: Sequence[Sequence[Packed]],
     config: TrainConfig,
     forward: Rounding | None = None,
 ) -> tuple[list[float], dict[str, Floats]]:
@@ -90,7 +96,7 @@ def peft_curve(
     name = {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule)
     schedule = transformers.get_scheduler(name, optimizer, warmup_steps(config, config.max_steps), config.max_steps)
     losses: list[float] = []
-    for sequences in steps_of(examples, config):
+    for sequences in steps:
         optimizer.zero_grad()
         count = sum(int((targets >= 0).sum()) for _, targets in sequences)
         total = 0.0

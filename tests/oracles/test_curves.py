@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oracles.curves import apart, distance, examples_of, our_curve, peft_curve
+from oracles.curves import apart, distance, our_run, peft_curve
 from oracles.fixtures import Make
 from oracles.harness import error
 from oracles.reference import Reference, identity
@@ -46,14 +46,13 @@ def test_with_the_rounding_off_the_curves_are_one(make: Make, backend: Backend, 
     config = replace(CONFIG, max_steps=steps, **change)  # type: ignore[arg-type]
     directory, reference = prepared(make)
     model = open_chat_model(directory, backend, activations="float")
-    found, adapter = our_curve(model, ROWS, LORA, config)
+    ours = our_run(model, ROWS, LORA, config)
     start = Adapter.create(model, LORA, seed=config.seed)
-    limited = replace(config, max_seq_len=config.micro_batch_tokens or config.max_seq_len)
-    expected, tensors = peft_curve(reference, start, examples_of(model, ROWS, limited), config, identity)
-    assert len(found) == steps
+    expected, tensors = peft_curve(reference, start, ours.steps, config, identity)
+    assert len(ours.losses) == steps
     assert expected[-1] < (0.5 if steps == 50 else 0.95) * expected[0]
-    assert apart(found, expected) <= 1e-3
-    for name, tensor in adapter.tensors().items():
+    assert apart(ours.losses, expected) <= 1e-3
+    for name, tensor in ours.adapter.tensors().items():
         assert error(tensor, tensors[name]) < 0.02, name
 
 
@@ -67,10 +66,10 @@ def test_with_the_rounding_on_they_are_no_further_apart_than_transformers_from_i
     for seed in range(4):
         config = replace(CONFIG, max_steps=5, grad_accumulation=1, seed=seed)
         start = Adapter.create(model, LORA, seed=seed)
-        examples = examples_of(model, ROWS, config)
-        found += our_curve(model, ROWS, LORA, config)[0]
-        first += peft_curve(eager, start, examples, config)[0]
-        second += peft_curve(sdpa, start, examples, config)[0]
+        ours = our_run(model, ROWS, LORA, config)
+        found += ours.losses
+        first += peft_curve(eager, start, ours.steps, config)[0]
+        second += peft_curve(sdpa, start, ours.steps, config)[0]
     gap = distance(first, second)
     assert 0 < gap < 0.1
     assert min(distance(found, first), distance(found, second)) <= 1.5 * gap
