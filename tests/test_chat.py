@@ -56,8 +56,12 @@ def test_answers_equal_those_to_the_whole_conversation_at_once(model: Model, pat
     assert [message["role"] for message in chat.messages] == ["system", *["user", "assistant"] * 3]
 
 
-def test_a_turn_feeds_only_what_is_new(model: Model, fed: list[int]) -> None:
-    """The answer is made of tokens that its text is encoded to again, as the answers of a trained model are."""
+def test_a_turn_feeds_only_what_is_new(model: Model, fed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is made of tokens that its text is encoded to again, as the answers of a trained model are.
+
+    The device does not know the scripted tokens, so it must not go on without the host.
+    """
+    monkeypatch.setattr(model.backend, "asynchronous", False)
     chat = Chat(model, None, "You are brief.", max_tokens=6)
     encode = model.tokenizer.encode
     answer = encode("I am fine", special=False)
@@ -79,15 +83,15 @@ def test_a_turn_feeds_only_what_is_new(model: Model, fed: list[int]) -> None:
 def _force(model: Model, answer: list[int]) -> None:
     """Make the engine draw the answer and <|im_end|>, whatever the logits are."""
     state = model.engine().state
-    real = type(state).forward_and_sample.__get__(state)
+    real = type(state).drawn.__get__(state)
     script = iter([*answer, END])
 
-    def scripted(pieces: list[Piece], **options: bool) -> object:
-        drawn = real(pieces, **options)
+    def scripted(count: int, **options: bool) -> object:
+        drawn = real(count, **options)
         drawn.tokens[0] = next(script)
         return drawn
 
-    state.forward_and_sample = scripted  # type: ignore[method-assign]
+    state.drawn = scripted  # type: ignore[method-assign]
 
 
 def test_a_chat_that_was_reset_begins_anew(model: Model) -> None:

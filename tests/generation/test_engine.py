@@ -18,15 +18,20 @@ def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
 
 
 def fed_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens of each batch that goes through the model from now on."""
+    """Rows of each batch that goes through the model from now on."""
     counts: list[int] = []
-    write = engine.state.rows.write
 
-    def counted(pieces: list[Piece], count: int) -> None:
-        counts.append(sum(len(piece.tokens) for piece in pieces))
-        write(pieces, count)
+    def counted(name: str) -> None:
+        call = getattr(engine.state, name)
 
-    monkeypatch.setattr(engine.state.rows, "write", counted)
+        def count(pieces: list[Piece], **options: bool) -> object:
+            counts.append(sum(len(piece.tokens) for piece in pieces))
+            return call(pieces, **options)
+
+        monkeypatch.setattr(engine.state, name, count)
+
+    for name in ("forward", "submit_and_sample", "feed_drawn"):
+        counted(name)
     return counts
 
 
@@ -184,6 +189,30 @@ def test_each_of_several_eos_ids_ends(float_model: Model) -> None:
         assert tokens[-1].id == eos
         assert tokens[-1].finish_reason == "stop"
         assert all(token.finish_reason is None and token.id != eos for token in tokens[:-1])
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "repetition_penalty": 1.5, "seed": 9}])
+def test_what_was_computed_beyond_the_end_leaves_no_trace(float_model: Model, settings: dict[str, float]) -> None:
+    """After an eos and after a stream that was dropped, the same tokens come, in the same and in a longer text."""
+    engine = float_model.engine()
+
+    def drawn(prompt: list[int], count: int, eos: tuple[int, ...] = ()) -> list[int]:
+        options = GenerationSettings(max_tokens=count, eos_ids=eos, **settings)  # type: ignore[arg-type]
+        return [token.id for token in engine.generate(prompt, options)]
+
+    prompt = prompt_of(7)
+    whole = drawn(prompt, 40)
+    cut = next(i for i, token in enumerate(whole) if i > 2 and token not in whole[:i])
+    assert drawn(prompt, 40, (whole[cut],)) == whole[: cut + 1]
+    assert engine.sequence.tokens == prompt + whole[:cut]
+    longer = [*prompt, *whole[: cut + 1], *prompt_of(3, seed=6)]
+    found = drawn(longer, 5)
+    engine.sequence.truncate(0)
+    assert drawn(longer, 5) == found
+    stream = engine.generate(prompt, GenerationSettings(max_tokens=40, **settings))  # type: ignore[arg-type]
+    assert [next(stream).id for _ in range(5)] == whole[:5]
+    del stream
+    assert drawn(prompt, 40) == whole
 
 
 def test_max_tokens_ends_with_length(float_model: Model) -> None:

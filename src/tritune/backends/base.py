@@ -475,6 +475,13 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def next_rows(self, drawn: Buffer, rows: Rows) -> None:
+        """Row s of ``rows`` becomes what follows: its token is drawn[s] of drawn i32 [S], its position one more.
+
+        Spare rows and rows beyond S stay. So a batch of one row a sequence goes on without the host.
+        """
+
+    @abstractmethod
     def global_norm(self, grads: Buffer, totals: Buffer, settings: Buffer, state: Buffer) -> None:
         """Norm of the mean gradient grads f32 [n] / step_tokens, into state (OPTIMIZER_STATE) with clip factor,
         finite check,

@@ -85,22 +85,37 @@ class Engine:
             raise ConfigError(f"prompt token {wrong} is not in the vocabulary of {vocabulary}")
 
     def _generate(self, prompt: list[int], settings: GenerationSettings) -> Iterator[Token]:
-        text, fresh, version = list(prompt), list[int](), -1
+        """On an asynchronous backend the next token is already being computed when one is returned; when that one ends
+        the text, what comes after it is dropped."""
+        text, fresh, version, ahead = list(prompt), list[int](), -1, False
         for count in range(1, settings.max_tokens + 1):
             if self.sequence.version != version:  # at first, and when others used the engine since the last token
-                fresh = self._feed_prompt(text)
+                fresh, ahead = self._feed_prompt(text), False
                 self._write_sampling(text, settings, draw=count - 1)
-            drawn = self.feed(fresh, self.state.forward_and_sample)
-            version = self.sequence.version
+            if not ahead:
+                self.feed(fresh, self.state.submit_and_sample)
+            ahead = self.state.backend.asynchronous and count < settings.max_tokens
+            if ahead:
+                self._feed_drawn()
+            drawn = self.state.drawn(1, previous=ahead)
             token = int(drawn.tokens[0])
             text.append(token)
             ends = token in settings.eos_ids
             last = ends or count == settings.max_tokens
+            if ahead and not ends:
+                self.sequence.extend([token])
+            version = self.sequence.version
             reason: FinishReason | None = ("stop" if ends else "length") if last else None
             yield Token(token, float(drawn.logprobs[0]), reason)
             if last:
                 return
             fresh = [token]
+
+    def _feed_drawn(self) -> None:
+        """Run the next row on the token that the device draws; its place in the sequence is noted when it is known."""
+        self.sequence.reserve(1)
+        start, blocks = len(self.sequence.tokens), tuple(self.sequence.blocks)
+        self.state.feed_drawn([Piece((0,), start, self.slot, self.multiplier, blocks)])
 
     def _feed_prompt(self, prompt: list[int]) -> list[int]:
         """Feed the prompt from where the cache ends but for its last rows, which are returned."""

@@ -82,3 +82,11 @@ class RowBuffers:
             self.backend.write(buffer, values)
         if rows_of.block_tables is not None:
             self.backend.write(rows_of.block_tables, tables)
+
+    def write_tables(self, pieces: Sequence[Piece]) -> None:
+        """Only the blocks of the pieces, where all else stays as it is on the device."""
+        assert self.rows.block_tables is not None
+        tables = np.zeros((self.max_sequences, self.max_blocks), np.int32)
+        for index, piece in enumerate(pieces):
+            tables[index, : len(piece.blocks)] = piece.blocks
+        self.backend.write(self.rows.block_tables, tables)

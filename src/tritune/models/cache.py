@@ -69,13 +69,7 @@ class CachedSequence:
     def extend(self, tokens: list[int]) -> None:
         """Make room for more tokens and note them. Raises ContextLengthError (and changes nothing) when there is
         none."""
-        needed = -(-(len(self.tokens) + len(tokens)) // BLOCK_SIZE) - len(self.blocks)
-        if needed > self.cache.free_blocks:
-            raise ContextLengthError(
-                f"{len(self.tokens) + len(tokens)} tokens do not fit the KV cache of "
-                f"{self.cache.num_blocks * BLOCK_SIZE} positions"
-            )
-        self.blocks.extend(self.cache.allocate() for _ in range(needed))
+        self.reserve(len(tokens))
         self.tokens.extend(tokens)
         self.version += 1
 
@@ -87,6 +81,16 @@ class CachedSequence:
         for block in self.blocks:
             self.cache.retain(block)
         self.version += 1
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` more tokens that are not known yet. Raises as ``extend`` does."""
+        length = len(self.tokens) + count
+        needed = -(-length // BLOCK_SIZE) - len(self.blocks)
+        if needed > self.cache.free_blocks:
+            raise ContextLengthError(
+                f"{length} tokens do not fit the KV cache of {self.cache.num_blocks * BLOCK_SIZE} positions"
+            )
+        self.blocks.extend(self.cache.allocate() for _ in range(needed))
 
     def truncate(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""

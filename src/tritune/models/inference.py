@@ -7,7 +7,7 @@ last rows can be turned into logits or tokens in the same submit. Programs are m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,14 @@ class Scores:
 
     nll: NDArray[np.float32]  # -log p(target)
     likeliest: NDArray[np.int32] | None  # the token that greedy decoding would take; None: not asked for
+
+
+@dataclass(frozen=True)
+class _Following:
+    """What the row buffers hold after ``next_rows``: one row a sequence."""
+
+    rows: list[tuple[int, int, float]]  # the next position, slot and multiplier of each sequence
+    blocks: list[tuple[int, ...]]
 
 
 def bucket_of(count: int, limit: int) -> int:
@@ -76,6 +84,8 @@ class InferenceState:
         self._score_heads: dict[bool, LossHead] = {}
         self._forward_programs: dict[int, Program] = {}
         self._sample_programs: dict[bool, Program] = {}
+        self._next_programs: dict[int, Program] = {}
+        self._following: _Following | None = None
 
     @property
     def backend(self) -> Backend:
@@ -103,11 +113,40 @@ class InferenceState:
 
         limited: draw only from the allowed sets of ``set_sampling``.
         """
-        program = self._prepare(pieces)
+        self.submit_and_sample(pieces, limited=limited)
+        return self.drawn(len(pieces), limited=limited)
+
+    def submit_and_sample(self, pieces: Sequence[Piece], *, limited: bool = False) -> None:
+        """The same without waiting: ``drawn`` gets the tokens."""
+        self.backend.submit([self._prepare(pieces), self._sample_program(limited)])
+
+    def feed_drawn(self, pieces: Sequence[Piece], *, limited: bool = False) -> None:
+        """Run one more row of each sequence of the last call, on the token that was drawn for it there, and draw the
+        next one: one submit, nothing is waited for, and the host need not know the token.
+
+        pieces: the sequences in the same order, each with one row (whose token is not looked at) at its position.
+        """
+        size = bucket_of(len(pieces), self.max_rows)
+        rows = [(piece.start, piece.slot, piece.multiplier) for piece in pieces]
+        blocks = [tuple(piece.blocks) for piece in pieces]
+        held, self._following = self._following, None  # until it is submitted, nobody knows what the device holds
+        if held is None or held.rows != rows:
+            self.rows.write([replace(piece, start=piece.start - 1) for piece in pieces], size)
+            self._head.write_index(np.arange(len(pieces), dtype=np.int32))
+        elif held.blocks != blocks:
+            self.rows.write_tables(pieces)
+        programs = [self._next_program(size), self._forward_program(size), self._sample_program(limited)]
+        self.backend.submit(programs)
+        self._following = _Following([(start + 1, slot, multiplier) for start, slot, multiplier in rows], blocks)
+
+    def drawn(self, count: int, *, previous: bool = False, limited: bool = False) -> Drawn:
+        """The tokens of ``count`` sequences that the last call drew, or (previous) the one before it; waits for them.
+
+        Only an asynchronous backend keeps previous ones, and only of two calls with the same ``limited``.
+        """
         sampling = self._sample_program(limited)
-        self.backend.submit([program, sampling])
-        count = len(pieces)
-        tokens, logprobs = (sampling.result(b) for b in (self._head.token, self._head.logprob))
+        result = sampling.previous_result if previous else sampling.result
+        tokens, logprobs = (result(buffer) for buffer in (self._head.token, self._head.logprob))
         return Drawn(tokens[:count].astype(np.int32), logprobs[:count].astype(np.float32))
 
     def logits(self, pieces: Sequence[Piece]) -> NDArray[np.float32]:
@@ -147,6 +186,7 @@ class InferenceState:
         self._forward_program(bucket_of(rows, self.max_rows))
         if limited is not None:
             self._sample_program(limited)
+            self._next_program(bucket_of(min(rows, self.max_sequences), self.max_rows))
 
     # -- programs -----------------------------------------------------------------------------------------------------
     def _prepare(self, pieces: Sequence[Piece]) -> Program:
@@ -157,6 +197,7 @@ class InferenceState:
                 f"{total} rows of {len(pieces)} sequences; at most {self.max_rows} of {self.max_sequences}"
             )
         size = bucket_of(total, self.max_rows)
+        self._following = None
         self.rows.write(pieces, size)
         self._head.write_index(np.cumsum(counts, dtype=np.int32) - 1)
         return self._forward_program(size)
@@ -182,6 +223,13 @@ class InferenceState:
         backend.embed(rows.tokens, model.embedding, x)
         for index in range(model.config.num_layers):
             model.block(index, rows, x, x, x, buffers, self._quant, self.adapters, attend)
+
+    def _next_program(self, size: int) -> Program:
+        if size not in self._next_programs:
+            with self.backend.record() as program:
+                self.backend.next_rows(self._head.token, self.rows.bucket(size))
+            self._next_programs[size] = program
+        return self._next_programs[size]
 
     def _sample_program(self, limited: bool) -> Program:
         if limited not in self._sample_programs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tritune.backends.base import Buffer, Table
+from tritune.backends.base import Buffer, Rows, Table
 from tritune.errors import DeviceError
 
 from .buffers import own_buffer, own_table, same_memory
@@ -129,6 +129,14 @@ class RowOps(CpuCore):
         """See Backend.scatter_rows."""
         rows, columns = _matrix("scatter_rows", "out", out)
         self._move_rows("scatter_rows", x, index, out, rows, columns, (index.size, rows))
+
+    def next_rows(self, drawn: Buffer, rows: Rows) -> None:
+        """See Backend.next_rows."""
+        count = min(drawn.size, rows.tokens.size)
+        self.expect("next_rows", "drawn", drawn, "i32", drawn.size)
+        for name, buffer in (("tokens", rows.tokens), ("positions", rows.positions)):
+            self.expect("next_rows", name, buffer, "i32", rows.tokens.size)
+        self.call("next_rows", drawn, rows.tokens, rows.positions, count)
 
     def _move_rows(
         self, op: str, x: Buffer, index: Buffer, out: Buffer, rows: int, columns: int, sizes: tuple[int, int]

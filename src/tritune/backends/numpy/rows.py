@@ -12,6 +12,7 @@ from tritune.ops.embed import embed
 from tritune.ops.gather_rows import gather_rows, scatter_rows
 from tritune.ops.glu_backward import glu_backward
 from tritune.ops.glu_norm_quant import glu_norm
+from tritune.ops.next_rows import next_rows
 from tritune.ops.paged_attention import paged_attention
 from tritune.ops.rms_norm_backward import rms_norm_backward
 from tritune.ops.rms_norm_quant import quantise, rms_norm
@@ -88,6 +89,13 @@ class RowOps(Calls):
     def gather_rows(self, x: Buffer, index: Buffer, out: Buffer) -> None:
         def call() -> None:
             array(out)[...] = gather_rows(array(x), array(index))
+
+        self._do(call)
+
+    def next_rows(self, drawn: Buffer, rows: Rows) -> None:
+        def call() -> None:
+            follow = next_rows(array(drawn), array(rows.tokens), array(rows.positions))
+            array(rows.tokens)[...], array(rows.positions)[...] = follow
 
         self._do(call)
 

@@ -120,6 +120,7 @@ class Device:
         self.info = info
         self.options = options
         self.lost: str | None = None  # why, once the device has gone away
+        self._completed = -1  # the last submission that was waited for
         self._problems = _Problems()
         wanted = [name for name in ("subgroup", "timestamp-query") if name in info.features]
         with self.errors("opening the device"):
@@ -186,15 +187,22 @@ class Device:
     def wait(self) -> None:
         """Wait until everything that was submitted has finished."""
         with self.errors("waiting for the device"):
-            self.handle._poll_wait()
+            self.poll()
 
     def wait_for(self, submission: int) -> None:
         """Wait until a submission has finished, if it has not; later ones go on."""
+        if submission > self._completed:
+            self.poll(submission)
+
+    def poll(self, submission: int | None = None) -> None:
+        """Wait for a submission (None: everything), and call back whoever waits for something that has happened."""
         from wgpu.backends.wgpu_native._ffi import ffi, lib
 
         raw: Any = lib
         cffi: Any = ffi
-        raw.wgpuDevicePoll(self.handle._internal, True, cffi.new("WGPUSubmissionIndex *", submission))
+        which: Any = cffi.NULL if submission is None else cffi.new("WGPUSubmissionIndex *", submission)
+        raw.wgpuDevicePoll(self.handle._internal, True, which)
+        self._completed = max(self._completed, -1 if submission is None else submission)
 
     def close(self) -> None:
         """Give the device back to the driver. Its buffers must have been destroyed before."""

@@ -208,10 +208,7 @@ class Memory:
         with self._device.errors(f"waiting for {human_bytes(size)} of results"):
             self._map_status = None
             raw.wgpuBufferMapAsync(staging._internal, raw.WGPUMapMode_Read, 0, size, self._map_callback()[0])
-            if submission is None:
-                self._device.handle._poll_wait()
-            else:
-                self._device.wait_for(submission)
+            self._device.poll(submission)
             if self._map_status == raw.WGPUMapAsyncStatus_Success:
                 pointer = raw.wgpuBufferGetMappedRange(staging._internal, 0, size)
                 data = np.frombuffer(cffi.buffer(pointer, size), dtype=np.uint8).copy()

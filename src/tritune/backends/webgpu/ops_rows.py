@@ -189,6 +189,12 @@ class RowOps(WebGPUCore):
         self.zero(out)
         self._move_rows("scatter_rows", x, index, out, out.shape[0])
 
+    def next_rows(self, drawn: Buffer, rows: Rows) -> None:
+        """See Backend.next_rows."""
+        count = min(drawn.size, rows.tokens.size)
+        grid = (-(-count // self.device.workgroup_size), 1, 1)
+        self.dispatch("next_rows", params=[count], buffers=[drawn, rows.tokens, rows.positions], grid=grid)
+
     def _move_rows(self, kernel: str, x: Buffer, index: Buffer, out: Buffer, num_rows: int) -> None:
         params = [index.size, num_rows, x.shape[-1] // 4]
         self.dispatch(kernel, params=params, buffers=[x, index, out], grid=(index.size, 1, 1))

@@ -113,6 +113,7 @@ OPS: Mapping[str, Callable[..., Work]] = {
     "glu_backward": _buffers,
     "gather_rows": _moved("out", "out"),
     "scatter_rows": _moved("out", "x"),
+    "next_rows": _buffers,
     "logits": _logits,
     "sampling_logits": _logits,
     "logits_backward": _logits,

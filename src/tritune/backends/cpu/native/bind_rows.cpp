@@ -23,6 +23,7 @@ void bind_rows(nanobind::module_& module) {
     bind_op(module, "rope_cache", &rope_cache);
     bind_op(module, "gather_rows", &gather_rows);
     bind_op(module, "scatter_rows", &scatter_rows);
+    bind_op(module, "next_rows", &next_rows);
     bind_op(module, "add_loss", &add_loss);
     bind_op(module, "global_norm", &global_norm);
     bind_op(module, "adamw", &adamw);

@@ -31,4 +31,12 @@ void scatter_rows(Pool& pool, const float* x, const std::int32_t* index, float* 
     });
 }
 
+void next_rows(Pool&, const std::int32_t* drawn, std::int32_t* tokens, std::int32_t* positions, Index count) {
+    for (Index s = 0; s < count; ++s) {
+        if (positions[s] < 0) continue;
+        tokens[s] = drawn[s];
+        ++positions[s];
+    }
+}
+
 }  // namespace tritune

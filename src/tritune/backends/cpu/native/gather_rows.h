@@ -1,4 +1,4 @@
-// gather_rows and scatter_rows: rows of a batch to the head, and back.
+// gather_rows and scatter_rows: rows of a batch to the head, and back; next_rows: the rows that follow drawn tokens.
 #pragma once
 
 #include "pool.h"
@@ -10,5 +10,8 @@ void gather_rows(Pool& pool, const float* x, const std::int32_t* index, float* o
 
 // out [rows, columns] = 0, then out[index[r]] = x[r] for the indices that are among its rows.
 void scatter_rows(Pool& pool, const float* x, const std::int32_t* index, float* out, Index count, Index rows, Index columns);
+
+// Of the first `count` rows those that are not spare (position -1): the token drawn[s], one position further on.
+void next_rows(Pool& pool, const std::int32_t* drawn, std::int32_t* tokens, std::int32_t* positions, Index count);
 
 }  // namespace tritune
