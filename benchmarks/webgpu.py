@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ceilings import Ceilings, measure_ceilings, timed
+from ceilings import WARM_UP, Ceilings, measure_ceilings, timed
 from memory import GIB
 from random_model import SHAPE_2B4T, RandomSource, smaller
 from workload import GB, RANK, Report, Work, make_adapter, random_tokens, training_step
@@ -59,11 +59,13 @@ class Bench:
         self.report.row(f"memory, {figure}", self.backend.stats.bytes_allocated / GIB, "GiB")
 
     def median(self, run: Callable[[int, int], float], count: int, least: int = 1) -> float:
-        """Of runs of ``count`` (tokens, steps) with a seed each, after one of the ``least`` count to warm up.
+        """Of runs of ``count`` (tokens, steps) with a seed each, after some of the ``least`` count to warm up.
 
         There are ``--repeats`` of them, fewer where they take longer than ``--seconds``.
         """
-        run(1000, least)
+        start = time.perf_counter()
+        while time.perf_counter() - start < WARM_UP:
+            run(1000, least)
         found, start = [run(0, count)], time.perf_counter()
         while len(found) < self.options.repeats and time.perf_counter() - start < self.options.seconds:
             found.append(run(len(found), count))
@@ -127,6 +129,25 @@ def decode_figures(bench: Bench) -> None:
     engines.clear()
     adapted = decode(bench, engines.get(bench.adapter()), f"with LoRA, rank {RANK}", bench.work.lora_bytes)
     bench.report.row("LoRA's cost in decode", 100 * (plain / adapted - 1), "% of the time without")
+
+
+def host_figures(bench: Bench) -> None:
+    """What the host does for a decoded token: to encode, finish and submit its dispatches, nothing else."""
+    engine = Engines(bench.model, CONTEXT, "f16").get(bench.adapter())
+    list(engine.generate(random_tokens(bench.model.config, PROMPT, 0), GenerationSettings(max_tokens=4)))
+    state, sequence = engine.state, CachedSequence(engine.state.cache)
+    sequence.reserve(PROMPT)
+
+    def submit(position: int) -> float:
+        bench.backend.synchronize()
+        return timed(lambda: state.feed_drawn([Piece([0], position, engine.slot, 1.0, sequence.blocks)]))
+
+    with bench.backend.profile() as profile:
+        submit(1)
+    dispatches = sum(kernel.calls for op in profile.ops.values() for kernel in op.kernels.values())
+    seconds = statistics.median([submit(position) for position in range(2, PROMPT)][8:])
+    bench.report.row("dispatches of a decoded token, with LoRA", dispatches, "")
+    bench.report.row("host time a dispatch", 1e6 * seconds / dispatches, "µs")
 
 
 def batch_figures(bench: Bench) -> None:
@@ -208,6 +229,7 @@ FIGURES: dict[str, Callable[[Bench], None]] = {
     "train-8x512": lambda bench: train_figures(bench, 8, 512, recompute=True),
     "decode": decode_figures,
     "decode-16": batch_figures,
+    "host": host_figures,
     "prefill-512": lambda bench: prefill_figures(bench, 512),
     "prefill-2048": lambda bench: prefill_figures(bench, 2048),
 }

@@ -200,7 +200,10 @@ class Backend(ABC):
     description: str  # of the device, for people
     stats: Stats
     asynchronous: bool = False
-    """Whether programs run while the host goes on; otherwise ``submit`` returns when they have run."""
+    """Whether programs run while the host goes on; otherwise ``submit`` returns when they have run.
+
+    The host gets no further ahead than two submits, so what it reports and what Ctrl-C stops is never old.
+    """
 
     # -- memory ---------------------------------------------------------------------------------------------------
     @abstractmethod

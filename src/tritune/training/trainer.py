@@ -33,9 +33,6 @@ from tritune.training.interrupts import Interrupts
 MAX_SKIPPED = 3
 """Steps in a row whose gradient may be non-finite before the run is stopped."""
 
-SYNC_SECONDS = 0.5
-"""How far the host may run ahead of the device, so that the progress bar tells the truth and Ctrl-C acts soon."""
-
 EVALUATIONS = 10
 """Of a run whose eval_every is 0."""
 
@@ -89,7 +86,7 @@ class Trainer:
         if self.plan.checkpoint is not None:
             self.state.restore(self.plan.checkpoint.arrays)
         self._tell(lambda callback: callback.on_start(self._start_event()))
-        self._begun = self._last_sync = self._window_since = time.perf_counter()
+        self._begun = self._window_since = time.perf_counter()
         try:
             with self.interrupts:
                 self._loop()
@@ -134,9 +131,6 @@ class Trainer:
         progress.micro += self.micro_batches
         progress.window_rows += rows
         progress.epoch, progress.batch = self.stream.position.epoch, self.stream.position.batch
-        if time.perf_counter() - self._last_sync > SYNC_SECONDS:
-            self.model.backend.synchronize()
-            self._last_sync = time.perf_counter()
         self._tell(lambda callback: callback.on_step(progress.step))
 
     def _after_step(self) -> None:
