@@ -47,7 +47,7 @@ class Work:
             lora=lora,
             ternary_bytes=sum(weight.nbytes for weight in ternary_weights(model)),
             head_bytes=model.head.nbytes if head_bytes is None else head_bytes,
-            lora_bytes=4 * lora,
+            lora_bytes=(2 if model.backend.f16_adapters else 4) * lora,
         )
 
     def attention(self, rows: int) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tiny_adapters import random_adapter, tiny_base
-from tritune.backends.base import Rows
+from tritune.backends.base import Backend, Rows
 from tritune.backends.numpy import NumpyBackend
 from tritune.errors import AdapterError
 from tritune.lora import Adapter, AdapterPool, LoRAConfig
@@ -93,3 +95,19 @@ def test_an_adapter_that_does_not_fit_is_refused() -> None:
         pool.load([other])
     with pytest.raises(AdapterError, match="made for another model's sizes"):
         pool.load([random_adapter(tiny_base(hidden=48), LoRAConfig(rank=2, target_modules=["q_proj"]))])
+
+
+def test_a_rounded_pool_is_f16_where_the_backend_gains_and_every_value_fits(cpu: Callable[..., Backend]) -> None:
+    backend = cpu()
+    pool = AdapterPool.for_adapters(backend, [SMALL, LARGE], rounded=True)
+    exact = AdapterPool.for_adapters(backend, [SMALL, LARGE]).read()
+    assert pool.flat.dtype == ("f16" if backend.f16_adapters else "f32")
+    np.testing.assert_array_equal(pool.read(), exact.astype(np.float16))
+    huge = random_adapter(BASE, LoRAConfig(rank=2))
+    huge.parameters[7] = 65520.0  # rounds to infinity
+    kept = AdapterPool.for_adapters(backend, [SMALL, huge], rounded=True)
+    assert kept.flat.dtype == "f32" and 65520.0 in kept.read()
+    with pytest.raises(AdapterError, match="values beyond f16"):
+        AdapterPool.for_adapters(backend, [LARGE], rounded=True).load([huge])
+    assert AdapterPool.for_adapters(NumpyBackend(), [SMALL], rounded=True).flat.dtype == "f32"
+    assert not cpu(isa="portable").f16_adapters

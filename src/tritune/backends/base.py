@@ -204,6 +204,8 @@ class Backend(ABC):
 
     The host gets no further ahead than two submits, so what it reports and what Ctrl-C stops is never old.
     """
+    f16_adapters: bool = False
+    """Whether ``linear`` takes adapters in f16, and gains by it."""
 
     # -- memory ---------------------------------------------------------------------------------------------------
     @abstractmethod

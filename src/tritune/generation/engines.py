@@ -52,9 +52,10 @@ class Engines:
         self._cache = None
 
     def _make(self, adapter: Adapter | None) -> Engine:
-        pool = None if adapter is None else AdapterPool.for_adapters(self.model.backend, [adapter])
+        model = self.model
+        pool = None if adapter is None else AdapterPool.for_adapters(model.backend, [adapter], rounded=not model.floats)
         rows = min(PREFILL_ROWS, self.context_length)
-        state = InferenceState(self.model, self.cache, max_rows=rows, adapters=pool)
+        state = InferenceState(model, self.cache, max_rows=rows, adapters=pool)
         slot = 0 if adapter is None else 1
         engine = Engine(state, slot=slot, context=self.context_length, make_room=self._make_room)
         self._alive.add(engine)

@@ -25,6 +25,7 @@ class CpuCore(Backend):
         self.name = "cpu"
         self.threads = threads
         self.isa = isa
+        self.f16_adapters = isa != "portable"  # which has no instruction that widens them
         self.description = f"CPU ({isa}, {threads} thread{'s' if threads > 1 else ''})"
         self.stats = Stats()
         self.native = native
