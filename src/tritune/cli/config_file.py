@@ -92,13 +92,14 @@ def _check_of(field: str) -> Check:
         "target_modules": _target_modules,
         "layers": _layers,
         "sample_prompts": _texts,
+        "data": _texts,
+        "eval_data": _texts,
         "threads": _integer,
         "rank_pattern": _pattern_of(_integer),
         "alpha_pattern": _pattern_of(_number),
-        **dict.fromkeys((*TEXTS, "schedule"), _text),
     }
-    plain: dict[type, Check] = {bool: _boolean, int: _integer, float: _number}
-    return special.get(field) or plain[type(DEFAULTS[field])]
+    plain: dict[type, Check] = {bool: _boolean, int: _integer, float: _number, str: _text}
+    return special.get(field) or plain[type(DEFAULTS.get(field, ""))]
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from tritune.lora.config import LoRAConfig
-from tritune.training.config import SCHEDULES, TrainConfig
+from tritune.training.config import PROMPT_STYLES, SCHEDULES, TRAIN_ON, TrainConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -122,6 +122,19 @@ TRAIN = (
         ("--max-seq-len", "--max-seq-length"),
         "Most tokens of a row; longer prompts are cut from the left, longer answers left out.",
     ),
+    Setting(
+        "packing",
+        ("--packing/--no-packing",),
+        "Fill micro-batches with rows of any length; else rows of similar length share one.",
+    ),
+    Setting(
+        "prompt_style",
+        ("--prompt-style",),
+        "What becomes of rows without turns. chat: turns in the model's template. alpaca: plain text, Alpaca rows in "
+        "the classic prompt. auto: chat for Alpaca rows if the model has a template, else plain text.",
+    ),
+    Setting("system", ("--system",), "A system message for all conversations, before one of their own."),
+    Setting("train_on", ("--train-on",), "Which answers of a conversation are trained."),
     Setting("schedule", ("--schedule", "--lr-scheduler-type"), "The learning rate's course after the warmup."),
     Setting("warmup", ("--warmup", "--warmup-steps"), "Below 1: share of all steps; from 1: number of steps."),
     Setting("weight_decay", ("--weight-decay",), "AdamW's weight decay."),
@@ -184,8 +197,10 @@ def flag_type(field: str) -> click.ParamType[Any]:
         "rank_pattern": PatternItem(int),
         "alpha_pattern": PatternItem(float),
         "sample_prompts": click.STRING,
+        "prompt_style": click.Choice(PROMPT_STYLES),
+        "train_on": click.Choice(TRAIN_ON),
     }
-    plain: dict[type, click.ParamType[Any]] = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
+    plain: dict[type, click.ParamType[Any]] = {bool: click.BOOL, int: click.INT, float: click.FLOAT, str: click.STRING}
     return special.get(field) or plain[type(DEFAULTS[field])]
 
 
@@ -207,7 +222,7 @@ def setting_options(settings: tuple[Setting, ...]) -> Callable[[Command], Comman
                 default=() if many else default,
                 multiple=many,
                 callback=_as_dict if isinstance(default, dict) else None,
-                show_default=not many,
+                show_default=not many and default != "",
                 help=setting.help,
             )(command)
         return command

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -31,6 +32,9 @@ from tritune.training.config import TrainConfig
 from tritune.training.events import Callback
 from tritune.training.run_folder import CONFIG_NAME
 
+if TYPE_CHECKING:
+    from tritune.data import RowSet
+
 OUTPUT = "adapter"
 
 SHOWN_PROMPT = 80
@@ -39,9 +43,19 @@ SHOWN_PROMPT = 80
 
 @click.command()
 @model_option
-@click.option("-d", "--data", metavar="FILE", help="Rows to train on, .jsonl or .json.  [required]")
 @click.option(
-    "--eval-data", metavar="FILE", help="Held-out rows, whose loss is measured as training goes on (or --eval-split)."
+    "-d",
+    "--data",
+    metavar="SOURCE[=WEIGHT]",
+    multiple=True,
+    help="Rows to train on: a file (.jsonl, .json, also .gz), a folder with a train file, or a Hugging Face data set "
+    "(org/name). May be given repeatedly, with weights for their shares.  [required]",
+)
+@click.option(
+    "--eval-data",
+    metavar="SOURCE",
+    multiple=True,
+    help="Held-out rows, whose loss is measured as training goes on (or --eval-split).",
 )
 @click.option(
     "-o",
@@ -81,7 +95,8 @@ def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any
     lora, settings = LoRAConfig(**split(values, LoRAConfig)), TrainConfig(**split(values, TrainConfig))
     _check_start(values["adapter"], list(split(chosen, LoRAConfig)))
     output = checked_output(Path(values["output"]), overwrite, values["resume"])
-    prompt = _first_prompt(values["data"], context)
+    values["data"] = _opened(values["data"], context)
+    prompt = _first_prompt(values["data"])
     saved = _run(values, lora, settings, output, overwrite)
     _show_end(saved, values, prompt)
 
@@ -109,14 +124,22 @@ def _check_start(adapter: str | None, lora_settings: list[str]) -> None:
         )
 
 
-def _first_prompt(data: str | None, context: click.Context) -> str:
-    """Read the rows, so that a mistake shows before a model is loaded; the first one's prompt if it is short."""
-    from tritune.data import read_rows
-    from tritune.data.rows import AlpacaRow, ChatRow
+def _opened(data: Sequence[str], context: click.Context) -> RowSet:
+    """The rows, so that a mistake shows before a model is loaded."""
+    from tritune.data import open_rows
 
-    if data is None:
+    if not data:
         raise click.UsageError("Missing option '--data' / '-d'.", context)
-    first = read_rows(data)[0]
+    rows = open_rows(data)
+    rows.verify()
+    return rows
+
+
+def _first_prompt(rows: RowSet) -> str:
+    """The first row's prompt if it is short."""
+    from tritune.data import AlpacaRow, ChatRow
+
+    first = rows[0]
     text = ""
     if isinstance(first, AlpacaRow):
         text = first.instruction if not first.input else ""
@@ -152,7 +175,7 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
                 None if start else lora,
                 settings,
                 adapter=start,
-                eval_data=values["eval_data"],
+                eval_data=values["eval_data"] or None,
                 output=output,
                 resume=values["resume"],
                 overwrite=overwrite,

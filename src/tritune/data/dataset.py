@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from tritune.data.encode import Encoded, RowEncoder
 from tritune.data.examples import Item
 from tritune.data.fields import BadRow
 from tritune.data.mixture import Order, RowSet
+from tritune.data.source import HELD_ROWS
 from tritune.data.token_cache import TokenCache
 from tritune.errors import DataError
 
@@ -19,7 +22,8 @@ class Dataset:
         self.encoder = encoder
         fingerprint = encoder.fingerprint if cache else ""
         self._caches = [
-            TokenCache.open(source.fingerprint, fingerprint, len(source)) if cache else None for source in rows.sources
+            TokenCache.open(source.fingerprint, fingerprint, source.num_original) if cache else None
+            for source in rows.sources
         ]
         self._seen = bytearray(-(-len(rows) // 8))  # rows that are counted below, a bit each
         self._num_seen = 0
@@ -55,15 +59,21 @@ class Dataset:
         """What a row became. Raises DataError naming file and line when it cannot be used."""
         number, local = self.rows.find(index)
         source, cache = self.rows.sources[number], self._caches[number]
-        if cache is not None and (known := cache.get(local, source.line(local))) is not None:
+        kept_as = source.original(local)
+        if cache is not None and (known := cache.get(kept_as, source.line(local))) is not None:
             return known
         try:
             encoded = self.encoder.encode(source[local])
         except BadRow as reason:
             raise source.error(local, reason) from reason
         if cache is not None:
-            cache.put(local, encoded)
+            cache.put(kept_as, encoded)
         return encoded
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest: equal when the same rows become the same tokens."""
+        return hashlib.sha256(f"{self.rows.digest} {self.encoder.digest}".encode()).hexdigest()
 
     def first(self) -> Item:
         """The first example there is. Raises DataError when no row can be trained."""
@@ -80,6 +90,12 @@ class Dataset:
             if total >= limit:
                 return limit
         return total
+
+    def longest(self) -> int:
+        """Tokens of the longest sequence, or pair, of a short data set; of a long one the most that there may be."""
+        if len(self) > HELD_ROWS:
+            return self.encoder.max_seq_len * (2 if self.is_preference else 1)
+        return max((len(item) for index in range(len(self)) for item in self.encoded(index).items), default=0)
 
     def nothing_to_train(self) -> DataError:
         """What to tell when no row can be trained."""

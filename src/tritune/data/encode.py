@@ -77,13 +77,18 @@ class RowEncoder:
                 )
 
     @property
-    def fingerprint(self) -> str:
-        """Hexadecimal digest of all that decides which tokens a row becomes, besides the row."""
+    def digest(self) -> str:
+        """Hexadecimal digest of all that decides which tokens a row becomes, besides the row and the day."""
         source = self.template.source
-        today = datetime.now().strftime("%Y-%m-%d") if "strftime_now" in source else ""
         options = [FORMAT, self.max_seq_len, self.prompt_style, self.system, self.train_on, self.template.is_fallback]
-        text = json.dumps([self.tokenizer.fingerprint, source, today, options])
+        text = json.dumps([self.tokenizer.fingerprint, source, options])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """``digest``, and the day where the template writes it."""
+        is_dated = "strftime_now" in self.template.source
+        return self.digest + (datetime.now().strftime("%Y-%m-%d") if is_dated else "")
 
     def encode(self, row: Row) -> Encoded:
         """The examples of one row.

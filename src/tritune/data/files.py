@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tritune.data.hub import HubValues, is_hub_id
 from tritune.data.mixture import RowSet
@@ -20,8 +20,8 @@ SPLITS = {
 }
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
-Data = str | Path | Sequence[Mapping[str, Any]] | Sequence[str | Path] | Mapping[str, float]
-"""A source, several of them, several with weights, or rows themselves."""
+Data = str | Path | Sequence[Mapping[str, Any]] | Sequence[str | Path] | Mapping[str, float] | RowSet
+"""A source, several of them, several with weights, rows themselves, or what ``open_rows`` made of them."""
 
 
 def open_rows(data: Data, split: str = "train") -> RowSet:
@@ -32,24 +32,33 @@ def open_rows(data: Data, split: str = "train") -> RowSet:
     (a list) are joined; with weights (a mapping, or ``source=weight``) each gives its share of an epoch's rows.
     Raises DataError naming the source, ConfigError for weights that make no sense.
     """
-    if isinstance(data, (str, Path)):
-        data = [data]
-    if isinstance(data, Mapping):
-        named = [(str(name), weight) for name, weight in data.items()]
-    elif data and all(isinstance(item, (str, Path)) for item in data):
-        named = [split_weight(str(item)) for item in data]
-    else:
-        return RowSet([RowSource(ListValues([row for row in data if not isinstance(row, (str, Path))]))])
+    if isinstance(data, RowSet):
+        return data
+    named = named_sources(data)
+    if named is None:
+        return RowSet([RowSource(ListValues(cast("Sequence[Mapping[str, Any]]", data)))])
     sources = [RowSource(open_values(name, split)) for name, _ in named]
     weights = [weight for _, weight in named]
     if not any(weight is not None for weight in weights):
-        return RowSet(sources)
+        return RowSet(sources, named=named)
     if len(named) == 1:
         raise ConfigError(f"data {named[0][0]}: a weight says a share beside other sources, and there is only this one")
     missing = next((name for name, weight in named if weight is None), None)
     if missing is not None:
         raise ConfigError(f"data {missing}: no weight; expected one for each source or for none")
-    return RowSet(sources, [weight for weight in weights if weight is not None])
+    return RowSet(sources, [weight for weight in weights if weight is not None], named)
+
+
+def named_sources(data: Data) -> list[tuple[str, float | None]] | None:
+    """(source, weight) of each source that ``data`` names; None when it is rows."""
+    if isinstance(data, RowSet):
+        return data.named
+    if isinstance(data, (str, Path)):
+        return [split_weight(str(data))]
+    if isinstance(data, Mapping):
+        return [(str(name), weight) for name, weight in data.items()]
+    names = [split_weight(str(item)) for item in data if isinstance(item, (str, Path))]
+    return names if names and len(names) == len(data) else None
 
 
 def split_weight(text: str) -> tuple[str, float | None]:

@@ -49,9 +49,14 @@ class HubValues:
         return len(self._dataset)
 
     @property
-    def fingerprint(self) -> str | None:
+    def digest(self) -> str:
         """The library's own, which follows from the content and what was done to it."""
-        return self._dataset._fingerprint
+        return str(self._dataset._fingerprint)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """As ``digest``."""
+        return self.digest
 
     def line(self, index: int) -> int:
         """The row's number, from 1."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tritune.data.rows import Row
 from tritune.data.source import RowSource
+from tritune.data.split import held_out_rows
 from tritune.errors import ConfigError, DataError
 
 Order = NDArray[np.uint32]
@@ -25,14 +26,24 @@ class RowSet:
     several times.
     """
 
-    def __init__(self, sources: Sequence[RowSource], weights: Sequence[float] | None = None) -> None:
-        """Raises ConfigError for weights that are no shares, DataError when pairs and other rows are mixed."""
+    def __init__(
+        self,
+        sources: Sequence[RowSource],
+        weights: Sequence[float] | None = None,
+        named: list[tuple[str, float | None]] | None = None,
+    ) -> None:
+        """``named``: source and weight as the user wrote them.
+
+        Raises ConfigError for weights that are no shares, DataError when pairs and other rows are mixed.
+        """
         self.sources = tuple(sources)
+        self.named = named
         self._first = [0, *accumulate(len(source) for source in sources)]
         if len(self) >= 1 << 32:
             raise DataError(f"{self.name}: {len(self)} rows, more than {(1 << 32) - 1}")
         if len({source.is_preference for source in sources}) > 1:
             raise DataError(f"{self.name}: pairs of answers cannot be mixed with rows of other kinds")
+        self._weights = weights
         self._counts = [len(source) for source in sources] if weights is None else self._shares(weights)
 
     def __len__(self) -> int:
@@ -62,6 +73,27 @@ class RowSet:
     def is_preference(self) -> bool:
         """Whether the rows are pairs of answers."""
         return self.sources[0].is_preference
+
+    @property
+    def digest(self) -> str:
+        """Equal for the same rows, of the same sources with the same shares."""
+        return " ".join([*(source.digest for source in self.sources), *map(str, self._counts)])
+
+    def hold_out(self, held_out: float, seed: int) -> tuple[RowSet, RowSet]:
+        """(rows to train on, held-out rows): which are held out follows from ``seed`` alone; see ``split_rows``.
+
+        Raises ConfigError.
+        """
+        chosen = np.zeros(len(self), np.bool_)
+        chosen[held_out_rows(len(self), held_out, seed)] = True
+        train: list[RowSource] = []
+        held: list[RowSource] = []
+        for source, first in zip(self.sources, self._first, strict=False):
+            mine = chosen[first : first + len(source)]
+            train.append(source.select(np.flatnonzero(~mine).astype(np.uint32)))
+            if mine.any():
+                held.append(source.select(np.flatnonzero(mine).astype(np.uint32)))
+        return RowSet(train, self._weights), RowSet(held)
 
     def verify(self) -> None:
         """Raise DataError now when a row cannot be used, as far as all rows of a source can be looked at quickly."""

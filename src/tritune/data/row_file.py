@@ -22,7 +22,8 @@ from tritune.data.scan import scan_array, scan_lines
 from tritune.errors import DataError
 
 MAX_ROW_BYTES = 64 << 20
-_HASHED = 1 << 16
+_BLOCK = 1 << 16
+_BLOCKS = 512  # of a file that is longer, so many are looked at for its digest
 
 
 class RowFile:
@@ -35,8 +36,12 @@ class RowFile:
         try:
             self._file: BinaryIO = (unpacked(path) if is_gzip(path) else path).open("rb")
             weakref.finalize(self, self._file.close)  # open as long as the rows are used
-            self._fingerprint = _fingerprint(path, self._file)
             self._scan()
+            facts = path.stat()
+            self.digest = _digest(self._file)
+            """Hexadecimal, of the content: of all of it, or of blocks all over a large file."""
+            self.fingerprint = f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns} {self.digest}"
+            """Changes when the file does: where it is, how long, since when, and its content."""
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
@@ -44,7 +49,7 @@ class RowFile:
         file = self._file
         size = file.seek(0, 2)
         file.seek(0)
-        head = file.read(_HASHED)
+        head = file.read(_BLOCK)
         if head.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{self.name}: UTF-16, expected UTF-8")
         start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
@@ -64,11 +69,6 @@ class RowFile:
 
     def __len__(self) -> int:
         return len(self._starts)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hexadecimal digest of the file's path, size, time of change and of its first and last bytes."""
-        return self._fingerprint
 
     def line(self, index: int) -> int:
         """The line, from 1, on which a row begins."""
@@ -101,13 +101,13 @@ def _first_character(file: BinaryIO, start: int) -> bytes:
     return b""
 
 
-def _fingerprint(path: Path, file: BinaryIO) -> str:
-    facts = path.stat()
-    file.seek(0)
-    digest = hashlib.sha256(
-        f"{path.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode(errors="surrogateescape")
-    )
-    digest.update(file.read(_HASHED))
-    file.seek(max(0, file.seek(0, 2) - _HASHED))
-    digest.update(file.read(_HASHED))
+def _digest(file: BinaryIO) -> str:
+    size = file.seek(0, 2)
+    digest = hashlib.sha256(str(size).encode())
+    step = max(_BLOCK, size // _BLOCKS)
+    for start in range(0, size, step):
+        file.seek(start)
+        digest.update(file.read(_BLOCK))
+    file.seek(max(0, size - _BLOCK))
+    digest.update(file.read(_BLOCK))
     return digest.hexdigest()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tritune.data.counts import RowCounts
 from tritune.data.fields import BadRow, describe
@@ -28,8 +33,13 @@ class Values(Protocol):
     def __len__(self) -> int: ...
 
     @property
+    def digest(self) -> str:
+        """Equal for the same rows, wherever they are."""
+        ...
+
+    @property
     def fingerprint(self) -> str | None:
-        """Changes when the rows do; None when that cannot be told."""
+        """Changes when the rows do, at little cost; None for rows of which nothing is kept between runs."""
         ...
 
     def line(self, index: int) -> int:
@@ -57,6 +67,14 @@ class ListValues:
             raise DataError(f"{self.name}: there are none")
         self._rows = rows
 
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of the rows."""
+        digest = hashlib.sha256()
+        for row in self._rows:
+            digest.update(json.dumps(row, sort_keys=True, default=repr).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -76,13 +94,27 @@ class ListValues:
 class RowSource:
     """Rows by index, verified when they are read: of a short source all at once, of a long one in their turn."""
 
-    def __init__(self, values: Values) -> None:
-        """Raises DataError when the rows are of no known kind."""
+    def __init__(self, values: Values, kept: NDArray[np.uint32] | None = None) -> None:
+        """``kept``: only these rows, by index. Raises DataError when the rows are of no known kind."""
         self._values = values
+        self._indices = kept
         self.name = values.name
         self._kind = self._find_kind()
 
     def __len__(self) -> int:
+        return len(self._values) if self._indices is None else len(self._indices)
+
+    def select(self, kept: NDArray[np.uint32]) -> RowSource:
+        """The rows of these indices (of a source of all rows)."""
+        return RowSource(self._values, kept)
+
+    def original(self, index: int) -> int:
+        """The index of a row among all that the source had before some were selected."""
+        return index if self._indices is None else int(self._indices[index])
+
+    @property
+    def num_original(self) -> int:
+        """How many rows the source had before some were selected."""
         return len(self._values)
 
     def __getitem__(self, index: int) -> Row:
@@ -114,17 +146,23 @@ class RowSource:
         """Changes when the rows do; None when that cannot be told."""
         return self._values.fingerprint
 
+    @property
+    def digest(self) -> str:
+        """Equal for the same rows, wherever they are."""
+        kept = "" if self._indices is None else hashlib.sha256(self._indices.tobytes()).hexdigest()
+        return self._values.digest + kept
+
     def line(self, index: int) -> int:
         """Number of a row for people, from 1."""
-        return self._values.line(index)
+        return self._values.line(self.original(index))
 
     def place(self, index: int) -> str:
         """Where a row stands, in words."""
-        return self._values.place(index)
+        return self._values.place(self.original(index))
 
     def parse(self, index: int) -> Row:
         """A row. Raises BadRow with the reason alone."""
-        value = self._values.value(index)
+        value = self._values.value(self.original(index))
         if self._kind is None or not isinstance(value, Mapping):
             raise BadRow(f"the row is {describe(value)}, expected an object")
         return self._kind.parse(cast("Mapping[str, Any]", value), self.line(index))
@@ -162,7 +200,7 @@ class RowSource:
         objects: list[Mapping[str, Any]] = []
         for index in range(min(len(self), _PROBED)):
             try:
-                value = self._values.value(index)
+                value = self._values.value(self.original(index))
             except BadRow:
                 continue
             if isinstance(value, Mapping):

@@ -67,6 +67,7 @@ class DataStream:
                 f"epoch {self._position.epoch} has {len(self._window.batches)} batches behind row "
                 f"{self._position.row}, not {self._position.batch}"
             )
+        self._rows_of_first = self._window.rows
         self._batches_per_row = len(self._window.batches) / self._window.rows
 
     @property
@@ -81,6 +82,11 @@ class DataStream:
         if self._window is not None and self._window.batches:
             row += self._position.batch / len(self._window.batches) * self._window.rows
         return self._position.epoch + row / self._dataset.rows_per_epoch
+
+    @property
+    def is_one_window(self) -> bool:
+        """Whether all rows of an epoch are in memory together, so that its batches are counted and not estimated."""
+        return self._rows_of_first == len(self._order)
 
     def estimate_batches(self, epochs: float = 1.0) -> int:
         """About how many micro-batches some epochs have, at least 1: exact when all rows fit a window, else as many a

@@ -7,7 +7,7 @@ its checksum. A record counts only when the checksum fits: a run that was killed
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import weakref
 import zlib
@@ -60,7 +60,7 @@ class TokenCache:
         if source is None:
             return None
         try:
-            name = f"{zlib.crc32(json.dumps([source, encoder, rows]).encode()):08x}-{source[:16]}-{encoder[:16]}"
+            name = hashlib.sha256(f"{source} {encoder}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
             return TokenCache(cache_folder("tokens") / name, rows)
         except (OSError, ValueError):
             return None

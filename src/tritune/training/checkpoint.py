@@ -42,7 +42,9 @@ class Progress:
     step: int = 0  # optimizer steps done
     micro: int = 0  # micro-batches done
     epoch: int = 0  # of the next batch
-    batch: int = 0  # of the next batch in its epoch
+    row: int = 0  # of the epoch: rows that lie behind
+    batch: int = 0  # of those that the next rows make: batches that lie behind
+    lr: float = 0.0  # of the last step
     logged: int = 0  # the step of the last log
     evaluated: int = -1  # the step of the last evaluation
     window_rows: int = 0  # tokens that went through the model since the last log

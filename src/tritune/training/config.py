@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import Field, dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
+from tritune.data.encode import PromptStyle, TrainOn
 from tritune.errors import ConfigError
 from tritune.formats.fields import short
 
 Schedule = Literal["cosine", "linear", "constant"]
 SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
+PROMPT_STYLES: tuple[PromptStyle, ...] = get_args(PromptStyle)
+TRAIN_ON: tuple[TrainOn, ...] = get_args(TrainOn)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,11 @@ class TrainConfig:
     batch_tokens: int = 1024
     micro_batch_tokens: int = 0  # of one pass through the model; 0 = batch_tokens, or the largest part that fits
     grad_accumulation: int = 1
+    packing: bool = True  # fill micro-batches with rows of any length; else rows of similar length share one
     max_seq_len: int = 1024  # longer rows are cut from the left of the prompt, or left out
+    prompt_style: PromptStyle = "auto"  # rows without turns: chat (in the template), alpaca, auto; see RowEncoder
+    system: str = ""  # system message of all conversations, before one of their own
+    train_on: TrainOn = "all"  # answers of a conversation: all, or the last
     seed: int = 42
     log_every: int = 10  # optimizer steps between two reads of the loss
     save_every: int = 0  # optimizer steps between two checkpoints; 0 = only the best and the last
@@ -69,6 +76,8 @@ class TrainConfig:
             ("micro_batch_tokens", part == 0 or 2 <= part <= self.batch_tokens, "0 or a number from 2 to batch_tokens"),
             ("grad_accumulation", self.grad_accumulation >= 1, "a number >= 1"),
             ("max_seq_len", self.max_seq_len >= 2, "a number >= 2"),
+            ("prompt_style", self.prompt_style in PROMPT_STYLES, "one of " + ", ".join(PROMPT_STYLES)),
+            ("train_on", self.train_on in TRAIN_ON, "one of " + ", ".join(TRAIN_ON)),
             ("seed", 0 <= self.seed < 2**32, "a number in [0, 2^32)"),
             ("log_every", self.log_every >= 1, "a number >= 1"),
             ("save_every", self.save_every >= 0, "a number >= 0 (0 = only the best and the last)"),
@@ -114,9 +123,9 @@ def warmup_steps(config: TrainConfig, total: int) -> int:
     return math.ceil(config.warmup * total) if config.warmup < 1 else int(config.warmup)
 
 
-def learning_rate(config: TrainConfig, step: int, total: int) -> float:
-    """The rate of optimizer step ``step`` (from 0) of ``total``: linear warmup, then the schedule, as in
-    transformers."""
+def learning_rate(config: TrainConfig, step: float, total: int) -> float:
+    """The rate of optimizer step ``step`` (from 0; of a run that counts rows, a place between two) of ``total``: linear
+    warmup, then the schedule, as in transformers."""
     warm = warmup_steps(config, total)
     if step < warm:
         return config.lr * step / warm

@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from tritune.data import Example, pack
-from tritune.data.batches import Batch, plan_epoch
+from tritune.data.batches import Batch
+from tritune.data.packing import fill
 from tritune.models.batch import Piece
 from tritune.models.training_state import MicroBatch, TrainingState
 
@@ -31,7 +32,7 @@ class HeldOut:
     def __init__(self, examples: Sequence[Example], max_tokens: int) -> None:
         """max_tokens: of a micro-batch."""
         self.examples = examples
-        self._plan = plan_epoch([len(example) for example in examples], max_tokens, seed=0, epoch=0)
+        self._plan = fill([len(example) for example in examples], max_tokens)
 
     def loss(self, state: TrainingState, check: Callable[[], None] = lambda: None) -> tuple[float, int]:
         """(mean loss per trained token, their number): every token weighs the same, whatever batch it falls into.

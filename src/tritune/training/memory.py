@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -59,11 +60,18 @@ def free_memory() -> int | None:
 
 
 def fitting_tokens(
-    config: ModelConfig, adapter: Adapter, wanted: int, least: int, budget: int, *, recompute: bool, floats: bool
+    config: ModelConfig,
+    adapter: Adapter,
+    wanted: int,
+    least: Callable[[], int],
+    budget: int,
+    *,
+    recompute: bool,
+    floats: bool,
 ) -> int:
-    """The largest of wanted, wanted / 2, wanted / 4 … that fits ``budget`` bytes; ``least`` (the longest row) at any
-    rate."""
+    """The largest of wanted, wanted / 2, wanted / 4 … that fits ``budget`` bytes; ``least()`` (the longest row, which
+    takes time to find) at any rate."""
     tokens = wanted
-    while tokens > least and training_bytes(config, adapter, tokens, recompute=recompute, floats=floats) > budget:
-        tokens = max(least, -(-tokens // 2))
+    while training_bytes(config, adapter, tokens, recompute=recompute, floats=floats) > budget and tokens > least():
+        tokens = max(least(), -(-tokens // 2))
     return tokens

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tritune.atomic import reason
-from tritune.data import Example
+from tritune.data import Dataset, Example
 from tritune.errors import ConfigError, InputError
 from tritune.formats.fields import short
 from tritune.lora import LoRAConfig
@@ -51,12 +51,12 @@ def settings_of(
     model: Model,
     lora: LoRAConfig | None,
     config: TrainConfig,
-    examples: Sequence[Example],
+    dataset: Dataset,
     held_out: Sequence[Example],
 ) -> dict[str, Any]:
     """What decides how a run goes, as JSON has it. lora None: that of the checkpoint."""
     settings: dict[str, Any] = {"model": model.name, **asdict(config), **({} if lora is None else asdict(lora))}
-    settings |= {"data": _digest(examples), "eval_data": _digest(held_out)}
+    settings |= {"data": dataset.digest, "eval_data": _digest(held_out)}
     return json.loads(json.dumps(settings))
 
 

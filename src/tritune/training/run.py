@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from tritune.data import Example, Row, build_examples, read_rows, split_rows
-from tritune.errors import ConfigError, OutOfMemoryError
+from tritune.data import Data, Dataset, Example, RowEncoder, RowSet, open_rows
+from tritune.errors import ConfigError, DataError, OutOfMemoryError
 from tritune.lora import Adapter, AdapterPool, LoRAConfig
 from tritune.lora.types import Floats
 from tritune.model import Model
@@ -23,17 +23,15 @@ from tritune.training.resume import check_same, clear_output, find_checkpoint, s
 from tritune.training.run_folder import write_run_folder
 from tritune.training.trainer import Plan, Trainer
 
-Rows = str | Path | Sequence[Mapping[str, Any]]
-
 
 def train(
     model: Model,
-    data: Rows,
+    data: Data,
     lora: LoRAConfig | None = None,
     config: TrainConfig | None = None,
     *,
     adapter: Adapter | None = None,
-    eval_data: Rows | None = None,
+    eval_data: Data | None = None,
     output: str | Path | None = None,
     resume: str | Path | Literal["auto"] | None = None,
     overwrite: bool = False,
@@ -42,7 +40,8 @@ def train(
     """Fine-tune a model with LoRA and return the adapter: the one with the lowest loss on the held-out rows, or
     without such rows the last one.
 
-    data: a .json or .jsonl file, or a list of rows. eval_data: held-out rows, likewise (or ``config.eval_split`` of
+    data: files, folders, data sets or rows, as ``tritune.data.open_rows`` takes them; rows are read and tokenised as
+    their turn comes. eval_data: held-out rows, likewise (or ``config.eval_split`` of
     data). adapter: one to start from (a copy is trained; ``lora`` must then be None).
 
     output: a folder. It gets the adapter that is returned, at the end and on Ctrl-C (which raises KeyboardInterrupt);
@@ -60,21 +59,21 @@ def train(
         raise ConfigError(f"start_layer {config.start_layer}: the model has layers 0 … {model.config.num_layers - 1}")
     folder = None if output is None else Path(output)
     checkpoint, notes = find_checkpoint(model, resume, folder)
-    examples, held_out, about_rows = _all_examples(model, data, eval_data, config)
+    dataset, held_out, about_rows = _all_examples(model, data, eval_data, config)
     if checkpoint is not None:
         trained = checkpoint.adapter
     else:
         trained = adapter.copy() if adapter is not None else Adapter.create(model, lora, seed=config.seed)
-    config, pool, state, about_memory = _training_state(model, trained, [*examples, *held_out], config)
+    config, pool, state, about_memory = _training_state(model, trained, dataset, held_out, config)
     given = lora or (None if adapter is None else adapter.config) or (trained.config if checkpoint is None else None)
-    settings = settings_of(model, given, config, examples, held_out)
+    settings = settings_of(model, given, config, dataset, held_out)
     if checkpoint is not None:
         settings, about_resume = check_same(checkpoint, settings)
         notes += about_resume
     if folder is not None:
         clear_output(folder, checkpoint, overwrite=overwrite or resume == "auto")
     notes += [*about_rows, *about_memory]
-    plan = Plan(model, trained, examples, held_out, config, folder, settings, notes, checkpoint)
+    plan = Plan(model, trained, dataset, held_out, config, folder, settings, notes, checkpoint)
     trainer = Trainer(plan, pool, state, [*([JsonlLog(folder)] if folder else []), *callbacks])
     trainer.best = _best(checkpoint, model)
     if folder is not None:
@@ -84,58 +83,74 @@ def train(
     return trainer.run()
 
 
-def mean_loss(model: Model, adapter: Adapter, data: Rows, config: TrainConfig | None = None) -> float:
+def mean_loss(model: Model, adapter: Adapter, data: Data, config: TrainConfig | None = None) -> float:
     """Loss per trained token of rows, without training: of held-out rows, say. Raises DataError, ConfigError."""
     config = config or TrainConfig()
-    examples, _ = _examples(model, read_rows(data), config)
+    examples, _ = _held_out(model, open_rows(data, "test"), config)
     held_out = HeldOut(examples, config.batch_tokens)
-    _, state = model.training_state(adapter, _state_rows(examples, config.batch_tokens))
+    _, state = model.training_state(adapter, _padded(sum(map(len, examples)), config.batch_tokens))
     state.clear()
     return held_out.loss(state)[0]
 
 
 def _all_examples(
-    model: Model, data: Rows, eval_data: Rows | None, config: TrainConfig
-) -> tuple[list[Example], list[Example], list[str]]:
-    """Examples to train on, held-out examples, and notes about rows that were cut or left out."""
-    rows = read_rows(data)
+    model: Model, data: Data, eval_data: Data | None, config: TrainConfig
+) -> tuple[Dataset, list[Example], list[str]]:
+    """What is trained on, held-out examples, and notes about held-out rows that were cut or left out."""
+    rows = open_rows(data)
+    if rows.is_preference:
+        raise DataError(f"{rows.name}: rows of pairs (chosen, rejected) are for preference training, not for this one")
+    rows.verify()
     if eval_data is not None and config.eval_split:
         raise ConfigError("give either eval_data or eval_split, not both: which rows are held out?")
-    rows, held_out = split_rows(rows, config.eval_split, config.seed) if config.eval_split else (rows, [])
-    if eval_data is not None:
-        held_out = read_rows(eval_data)
-    examples, notes = _examples(model, rows, config)
-    if not held_out:
-        return examples, [], notes
-    measured, more = _examples(model, held_out, config)
-    return examples, measured, [*notes, *(f"held-out rows: {note}" for note in more)]
+    measured: RowSet | None = None
+    if config.eval_split:
+        rows, measured = rows.hold_out(config.eval_split, config.seed)
+    elif eval_data is not None:
+        measured = open_rows(eval_data, "valid")
+    dataset = Dataset(rows, _encoder(model, config))
+    if measured is None:
+        return dataset, [], []
+    examples, notes = _held_out(model, measured, config)
+    return dataset, examples, [f"held-out rows: {note}" for note in notes]
 
 
-def _examples(model: Model, rows: Sequence[Row], config: TrainConfig) -> tuple[list[Example], list[str]]:
+def _held_out(model: Model, rows: RowSet, config: TrainConfig) -> tuple[list[Example], list[str]]:
+    """All examples of held-out rows, and notes about rows that were cut or left out."""
+    dataset = Dataset(rows, _encoder(model, config), cache=False)
+    examples = [item for index in range(len(dataset)) for item in dataset[index] if isinstance(item, Example)]
+    if not examples:
+        raise dataset.nothing_to_train()
+    return examples, dataset.notes()
+
+
+def _encoder(model: Model, config: TrainConfig) -> RowEncoder:
     micro = config.micro_batch_tokens or config.batch_tokens
     limit = min(config.max_seq_len, micro, model.context_length)
-    built = build_examples(rows, model.tokenizer, model.template, limit)
-    return built.examples, built.notes(limit)
+    return RowEncoder(model.tokenizer, model.template, limit, config.prompt_style, config.system, config.train_on)
 
 
-def _state_rows(examples: Sequence[Example], tokens: int) -> int:
+def _padded(total: int, tokens: int) -> int:
     """Rows of a micro-batch's buffers: ``tokens``, or fewer where all examples together have fewer."""
-    total = sum(len(example) for example in examples)
     return min(tokens, -(-total // 8) * 8)
 
 
 def _training_state(
-    model: Model, adapter: Adapter, examples: Sequence[Example], config: TrainConfig
+    model: Model, adapter: Adapter, dataset: Dataset, held_out: Sequence[Example], config: TrainConfig
 ) -> tuple[TrainConfig, AdapterPool, TrainingState, list[str]]:
     """Buffers for the largest micro-batches that fit, the settings with their size in it, and a note if it is not
     the one asked for."""
-    longest = max(len(example) for example in examples)
+    held = sum(map(len, held_out))
+
+    def longest() -> int:
+        return max(dataset.longest(), *map(len, held_out))
+
     tokens = config.micro_batch_tokens or _tokens_on_host(model, adapter, longest, config)
     while True:
         try:
             pool, state = model.training_state(
                 adapter,
-                _state_rows(examples, tokens),
+                _padded(dataset.tokens_up_to(tokens) + held, tokens),
                 start_layer=config.start_layer,
                 recompute=config.recompute,
                 dropout=adapter.config.dropout,
@@ -144,16 +159,16 @@ def _training_state(
             )
             break
         except OutOfMemoryError:
-            if config.micro_batch_tokens or tokens <= longest:
+            if config.micro_batch_tokens or tokens <= (least := longest()):
                 raise
-            tokens = max(longest, -(-tokens // 2))
+            tokens = max(least, -(-tokens // 2))
     notes: list[str] = []
     if tokens != (config.micro_batch_tokens or config.batch_tokens):
         notes = [f"batch_tokens {config.batch_tokens}: more than the memory holds at once, so in parts of {tokens}"]
     return replace(config, micro_batch_tokens=tokens), pool, state, notes
 
 
-def _tokens_on_host(model: Model, adapter: Adapter, longest: int, config: TrainConfig) -> int:
+def _tokens_on_host(model: Model, adapter: Adapter, longest: Callable[[], int], config: TrainConfig) -> int:
     """Tokens of a micro-batch; on a device of its own memory, what was asked for is tried first."""
     free = free_memory() if model.backend.name in ("cpu", "numpy") else None
     if free is None:

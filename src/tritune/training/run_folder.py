@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import yaml
 
 from tritune.atomic import write_atomic
+from tritune.data.files import Data, named_sources
 from tritune.lora import Adapter, LoRAConfig
 from tritune.model import Model
 from tritune.training.config import TrainConfig
@@ -28,14 +28,12 @@ ENVIRONMENT_NAME = "environment.json"
 START_NAME = "start_adapter"
 PACKAGES = ("tritune", "numpy", "wgpu", "tokenizers", "safetensors", "Jinja2")
 
-Rows = str | Path | Sequence[Mapping[str, Any]]
-
 
 def write_run_folder(
     folder: Path,
     model: Model,
-    data: Rows,
-    eval_data: Rows | None,
+    data: Data,
+    eval_data: Data | None,
     start: Adapter | None,
     lora: LoRAConfig,
     config: TrainConfig,
@@ -50,14 +48,14 @@ def write_run_folder(
     elif not resumed:
         shutil.rmtree(place, ignore_errors=True)
     settings: dict[str, Any] = {name: _plain(value) for name, value in model.loaded_with.items() if value is not None}
-    settings |= {"data": _plain(data)} if isinstance(data, (str, Path)) else {}
-    settings |= {"eval_data": _plain(eval_data)} if isinstance(eval_data, (str, Path)) else {}
+    settings |= {"data": names} if (names := _names(data)) else {}
+    settings |= {"eval_data": names} if eval_data is not None and (names := _names(eval_data)) else {}
     # An adapter brings its own rank, alpha and so on.
     settings |= {"adapter": _plain(place)} if place.exists() else _without_none(asdict(lora))
     settings |= asdict(config)
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    if not isinstance(data, (str, Path)):
+    if "data" not in settings:
         text = "# The rows to train on were given in Python: give them with --data to repeat the run.\n" + text
     write_atomic(folder / CONFIG_NAME, text.encode())
     write_atomic(folder / ENVIRONMENT_NAME, (json.dumps(environment(model), indent=2) + "\n").encode())
@@ -88,6 +86,13 @@ def _plain(value: object) -> object:
     """A path as text that means the same from any folder; other values as they are."""
     path = Path(value).expanduser() if isinstance(value, (str, Path)) else None
     return str(path.resolve()) if path is not None and path.exists() else str(value) if path is not None else value
+
+
+def _names(data: Data) -> str | list[str]:
+    """What ``data`` names, as --data takes it; empty for rows."""
+    named = [(str(_plain(name)), weight) for name, weight in named_sources(data) or ()]
+    texts = [name if weight is None else f"{name}={weight:g}" for name, weight in named]
+    return texts[0] if len(texts) == 1 else texts
 
 
 def _without_none(settings: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from tritune.backends.base import OPTIMIZER_SETTINGS
-from tritune.data import BatchStream, Example, show_example
-from tritune.data.batches import BatchPosition
+from tritune.data import Dataset, DataStream, Example, StreamPosition, show_example
 from tritune.errors import TrainingError
 from tritune.lora import Adapter, AdapterPool
 from tritune.lora.types import Floats
@@ -43,7 +42,7 @@ class Plan:
 
     model: Model
     adapter: Adapter  # trained in place
-    examples: Sequence[Example]
+    dataset: Dataset
     held_out: Sequence[Example]
     config: TrainConfig
     output: Path | None
@@ -61,22 +60,37 @@ class Trainer:
         self.pool, self.state, self.callbacks = pool, state, callbacks
         self.adapter, self.output = plan.adapter, plan.output
         self.progress = plan.checkpoint.progress if plan.checkpoint else Progress()
-        position = BatchPosition(self.progress.epoch, self.progress.batch)
-        self.stream = BatchStream(plan.examples, self.config.micro_batch_tokens, self.config.seed, position)
+        self.stream = self._stream(StreamPosition())
+        self._counts_rows = not self.config.max_steps and not self.stream.is_one_window
         self.held_out = HeldOut(plan.held_out, self.config.micro_batch_tokens) if plan.held_out else None
         self.micro_batches = micro_batches_of(self.config)
-        self.total_steps = self.config.max_steps or self._count_steps()
-        self.eval_every = self.config.eval_every or -(-self.total_steps // EVALUATIONS)
+        self.planned_steps = self.config.max_steps or -(
+            -self.stream.estimate_batches(self.config.epochs) // self.micro_batches
+        )
+        if self.progress.micro:
+            self.stream = self._stream(StreamPosition(self.progress.epoch, self.progress.row, self.progress.batch))
+        self.eval_every = self.config.eval_every or -(-self.planned_steps // EVALUATIONS)
         self.interrupts = Interrupts()
         self.best: Floats | None = None  # the parameters of progress.best_step
         self._saved = self.progress.step if plan.checkpoint else -1
         self._reason: EndReason = "failed"
 
-    def _count_steps(self) -> int:
-        whole = int(self.config.epochs)
-        counts = [self.stream.num_batches(epoch) for epoch in range(whole + 1)]
-        micro = sum(counts[:whole]) + round((self.config.epochs - whole) * counts[whole])
-        return max(1, -(-micro // self.micro_batches))
+    def _stream(self, position: StreamPosition) -> DataStream:
+        config = self.config
+        return DataStream(self.plan.dataset, config.micro_batch_tokens, config.seed, position, config.packing)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps were done, or all rows taken."""
+        if not self._counts_rows:
+            return self.progress.step >= self.planned_steps
+        return self.stream.epochs_done >= self.config.epochs
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the run: of one that counts rows an estimate, until the last."""
+        step = self.progress.step
+        return step if self.is_done else max(self.planned_steps, step + 1)
 
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self) -> Adapter:
@@ -104,10 +118,10 @@ class Trainer:
     def _loop(self) -> None:
         try:
             self._after_step()
-            while self.progress.step < self.total_steps and not self._out_of_patience():
+            while not self.is_done and not self._out_of_patience():
                 self._step()
                 self._after_step()
-            self._reason = "finished" if self.progress.step >= self.total_steps else "patience"
+            self._reason = "finished" if self.is_done else "patience"
             self._finish()
         except KeyboardInterrupt:
             self._reason = "interrupted"
@@ -119,7 +133,8 @@ class Trainer:
         """One optimizer step. It counts as done once its update was handed to the device: an interrupt before leaves
         no trace in what is saved."""
         progress, rows = self.progress, 0
-        self._write_settings(self.learning_rate(progress.step))
+        lr = self.learning_rate(progress.step)
+        self._write_settings(lr)
         for index in range(self.micro_batches):
             self.interrupts.check()
             self._write_dropout(progress.micro + index)
@@ -130,12 +145,13 @@ class Trainer:
         progress.step += 1
         progress.micro += self.micro_batches
         progress.window_rows += rows
-        progress.epoch, progress.batch = self.stream.position.epoch, self.stream.position.batch
+        progress.lr, at = lr, self.stream.position
+        progress.epoch, progress.row, progress.batch = at.epoch, at.row, at.batch
         self._tell(lambda callback: callback.on_step(progress.step))
 
     def _after_step(self) -> None:
         """What is due now and was not done before the run was stopped."""
-        step, last = self.progress.step, self.progress.step == self.total_steps
+        step, last = self.progress.step, self.is_done
         if self.progress.logged < step and (step % self.config.log_every == 0 or last):
             self._log()
         if self.held_out and self.progress.evaluated < step and (step % self.eval_every == 0 or last):
@@ -147,8 +163,12 @@ class Trainer:
         return 0 < self.config.patience <= self.progress.worse
 
     def learning_rate(self, step: int) -> float:
-        """Of optimizer step ``step``, from 0."""
-        return learning_rate(self.config, step, self.total_steps)
+        """Of optimizer step ``step``, from 0: the next one where rows are counted."""
+        if self._counts_rows:
+            return learning_rate(
+                self.config, self.stream.epochs_done / self.config.epochs * self.planned_steps, self.planned_steps
+            )
+        return learning_rate(self.config, step, self.planned_steps)
 
     def _write_settings(self, lr: float) -> None:
         c = self.config
@@ -172,11 +192,11 @@ class Trainer:
     def _start_event(self) -> RunStart:
         return RunStart(
             device=self.model.backend.description,
-            num_examples=len(self.plan.examples),
+            num_examples=self.plan.dataset.rows_per_epoch,
             total_steps=self.total_steps,
             trainable_parameters=self.adapter.num_parameters,
-            first_example=show_example(self.plan.examples[0], self.model.tokenizer, "⟦{}⟧".format),
-            notes=self.plan.notes,
+            first_example=show_example(self.plan.dataset.first(), self.model.tokenizer, "⟦{}⟧".format),
+            notes=[*self.plan.dataset.notes(), *self.plan.notes],
             num_eval_examples=len(self.plan.held_out),
             resumed_step=self.progress.step,
         )
@@ -201,9 +221,9 @@ class Trainer:
         log = StepLog(
             step=progress.step,
             total_steps=self.total_steps,
-            epoch=round(progress.epoch + progress.batch / self.stream.num_batches(progress.epoch), 4),
+            epoch=round(self.stream.epochs_done, 4),
             loss=totals["log_loss"] / totals["log_tokens"] if totals["log_tokens"] else math.nan,
-            lr=self.learning_rate(progress.step - 1),
+            lr=progress.lr,
             grad_norm=state["grad_norm"],
             tokens=int(totals["log_tokens"]),
             rows=progress.window_rows,
