@@ -81,6 +81,18 @@ def load(
     return model
 
 
+def load_text(
+    path_or_id: str | Path | None = None, chat_template: str | Path | None = None
+) -> tuple[Tokenizer, ChatTemplate]:
+    """The tokenizer and the chat template that ``load`` would use, without the weights and without a device.
+
+    Raises ModelFileError, ConfigError.
+    """
+    source = open_model(BUILTIN_MODEL if path_or_id is None else path_or_id)
+    tokenizer = _tokenizer(source)
+    return tokenizer, ChatTemplate.resolve(tokenizer, chat_template, source.config.model_type)
+
+
 class Model:
     """A loaded model. Made by ``load``."""
 

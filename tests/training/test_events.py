@@ -123,10 +123,10 @@ def test_rows_that_were_cut_or_left_out_are_told(numpy_model: Model) -> None:
     heard = Events()
     train(numpy_model, [*ROWS, long_prompt, long_answer], LORA, replace(CONFIG, max_steps=1), callbacks=[heard])
     assert heard.start is not None
-    assert heard.start.num_examples == 11
+    assert heard.start.num_examples == 12
     assert list(heard.start.notes) == [
         "1 rows were cut from the left of the prompt to fit 64 tokens",
-        "1 rows were left out: their answer does not fit 64 tokens (first at line 12)",
+        "1 rows were left out: their answer does not fit 64 tokens or teaches nothing (one is at row 12)",
     ]
 
 

@@ -9,6 +9,7 @@ import click
 
 from tritune.cli.adapter import adapter
 from tritune.cli.chat import chat
+from tritune.cli.data import data
 from tritune.cli.demo import demo
 from tritune.cli.errors import exit_code_of
 from tritune.cli.eval import evaluate
@@ -38,7 +39,7 @@ def commands() -> None:
     """
 
 
-for command in (demo, train, evaluate, generate, chat, info, adapter, export):
+for command in (demo, train, data, evaluate, generate, chat, info, adapter, export):
     commands.add_command(command)
 
 

@@ -196,7 +196,7 @@ class Trainer:
             total_steps=self.total_steps,
             trainable_parameters=self.adapter.num_parameters,
             first_example=show_example(self.plan.dataset.first(), self.model.tokenizer, "⟦{}⟧".format),
-            notes=[*self.plan.dataset.notes(), *self.plan.notes],
+            notes=[*self.plan.notes, *self.plan.dataset.notes()],
             num_eval_examples=len(self.plan.held_out),
             resumed_step=self.progress.step,
         )
