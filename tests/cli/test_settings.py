@@ -135,7 +135,7 @@ def test_plain_flags_reach_the_library(parse: Parse, rows: Path, tmp_path: Path)
     called = parse("-m", "org/name", "--device", "webgpu:1", "--chat-template", "chatml", "--threads", "3")
     assert called["loaded"] == (
         ("org/name", "webgpu:1"),
-        {"chat_template": "chatml", "context": None, "threads": 3},
+        {"chat_template": "chatml", "context": None, "threads": 3, "head": "stored"},
     )
     assert called["rows"].named == [(str(rows), None)]
     assert called["output"] == tmp_path / "out"
