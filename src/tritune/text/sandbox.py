@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_STEPS = 200_000  # loop rounds, calls and filters in one rendering
-MAX_SECONDS = 5.0  # of one rendering
+MAX_SECONDS = 2.0  # of one rendering
 MAX_CHARS = 4 << 20  # of the output, and of any string or list made on the way
 MAX_MADE = 32 * MAX_CHARS  # of all strings and lists made on the way
 
