@@ -17,7 +17,24 @@ import tempfile
 import time
 from pathlib import Path
 
-WORDS = "the a river city small bright moved carried between several people because often water never opened".split()
+WORDS = [
+    "the",
+    "a",
+    "river",
+    "city",
+    "small",
+    "bright",
+    "moved",
+    "carried",
+    "between",
+    "several",
+    "people",
+    "because",
+    "often",
+    "water",
+    "never",
+    "opened",
+]
 
 
 def write_rows(path: Path, size: int) -> int:
