@@ -17,24 +17,20 @@ import tempfile
 import time
 from pathlib import Path
 
-WORDS = [
+WORDS = (
     "the",
-    "a",
     "river",
     "city",
     "small",
-    "bright",
     "moved",
     "carried",
     "between",
-    "several",
     "people",
     "because",
     "often",
     "water",
-    "never",
     "opened",
-]
+)
 
 
 def write_rows(path: Path, size: int) -> int:
