@@ -65,6 +65,7 @@ def test_an_adapter_of_another_size_does_not_fit(cli: Cli, adapter: Path, tmp_pa
     error = cli("adapter", "convert", adapter, "--to", "gguf", "-o", tmp_path / "x").error
     assert "this base has 512 (without --model, the base is the built-in model)" in error
     assert list(tmp_path.iterdir()) == []
+    assert cli("adapter", "convert", tmp_path / "nowhere", "-o", tmp_path / "x").error.endswith("found nothing")
 
 
 def test_hesper_both_ways(cli: Cli, tiny: Path, model: tritune.Model, adapter: Path, tmp_path: Path) -> None:

@@ -73,6 +73,14 @@ def test_svd_is_exact_where_the_rank_is_enough_and_the_nearest_where_it_is_not()
     assert {t.rank for t in combine_adapters([(A, 1), (B, 1)], "svd").targets} == {4}
 
 
+def test_svd_of_adapters_that_do_nothing_yet_is_nothing() -> None:
+    fresh = Adapter.create(BASE, LoRAConfig(rank=4))
+    combined = combine_adapters([(fresh, 1.0), (fresh, 1.0)], "svd")
+    assert not any(delta.any() for delta in deltas(combined).values())
+    twice = combine_adapters([(A, 0.5), (A, 0.5)], "svd")  # the ranks side by side are no more than one of them
+    assert_close(deltas(twice), deltas(A))
+
+
 @pytest.mark.parametrize("kind", ["cat", "linear", "svd", "ties"])
 def test_one_adapter_is_only_weighted(kind: str) -> None:
     density = 0.5 if kind == "ties" else None

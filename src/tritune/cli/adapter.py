@@ -146,5 +146,6 @@ def _load(paths: Sequence[str], model: str | None) -> list[Adapter]:
     try:
         return [opened_adapter(path, opened) for path in paths]
     except AdapterError as error:
-        hint = "" if model else " (without --model, the base is the built-in model)"
-        raise AdapterError(f"{error}{hint}") from None
+        if model or "this base" not in str(error):
+            raise
+        raise AdapterError(f"{error} (without --model, the base is the built-in model)") from None

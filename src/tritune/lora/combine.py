@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tritune.errors import AdapterError, ConfigError
 from tritune.formats.fields import short
@@ -34,6 +35,9 @@ Weighted = Sequence[tuple[Adapter, float]]
 """Adapters and what each one's correction is multiplied by."""
 AdapterLike = Adapter | Weighted
 """What a model takes as its adapter: one, or several with weights."""
+
+
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,27 @@ def _svd(terms: Sequence[_Term], rank: int) -> tuple[Floats, Floats]:
     The sum has at most the rank of all terms together, so it is a small matrix between two orthogonal ones.
     """
     a, b = _cat(terms)
-    left, inner_left = np.linalg.qr(b.astype(np.float64))
-    right, inner_right = np.linalg.qr(a.T.astype(np.float64))
-    u, values, v = np.linalg.svd(inner_left @ inner_right.T, full_matrices=False)
-    count = min(rank, len(values))
+    left, inner_left = _orthogonal(b.astype(np.float64))
+    right, inner_right = _orthogonal(a.T.astype(np.float64))
     out_a: Floats = np.zeros((rank, a.shape[1]), np.float32)
     out_b: Floats = np.zeros((b.shape[0], rank), np.float32)
-    out_a[:count] = v[:count] @ right.T
-    out_b[:, :count] = left @ (u[:, :count] * values[:count])
+    if left.size and right.size:
+        u, values, v = np.linalg.svd(inner_left @ inner_right.T, full_matrices=False)
+        count = min(rank, len(values))
+        out_a[:count] = v[:count] @ right.T
+        out_b[:, :count] = left @ (u[:, :count] * values[:count])
     return out_a, out_b
+
+
+def _orthogonal(x: Doubles) -> tuple[Doubles, Doubles]:
+    """(Q, S) with x [n, R] = Q·S and QᵀQ = 1, from the eigenvectors of xᵀx, which is small.
+
+    Directions of less than 1e-7 of the largest are left out: float32 has not kept them.
+    """
+    values, vectors = np.linalg.eigh(x.T @ x)
+    kept = values > values[-1] * 1e-14
+    roots, kept_vectors = np.sqrt(values[kept]), vectors[:, kept]
+    return x @ (kept_vectors / roots), (kept_vectors * roots).T
 
 
 def _summed(module: Module, terms: Sequence[_Term], density: float | None) -> tuple[Floats, Floats]:

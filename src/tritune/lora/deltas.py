@@ -30,13 +30,14 @@ class Distance:
 
 
 def delta_norm(terms: Sequence[tuple[Weight, float]]) -> float:
-    """The Frobenius norm of Σ factor·s·B·A.
+    """The Frobenius norm of Σ factor·s·B·A, which is √Σ (BᵀB ∘ AAᵀ) with both factors side by side.
 
-    With B = Q·R and Aᵀ = P·S (both factors side by side) it is that of R·Sᵀ, which is as small as the ranks.
+    In float64: what is left of a difference of equal corrections is about 1e-8 of their norm. (QR would be exact, and
+    with threads on a busy machine hundreds of times slower.)
     """
     a = np.concatenate([weight.a.astype(np.float64) * (factor * weight.scale) for weight, factor in terms], axis=0)
     b = np.concatenate([weight.b.astype(np.float64) for weight, _ in terms], axis=1)
-    return float(np.linalg.norm(np.linalg.qr(b)[1] @ np.linalg.qr(a.T)[1].T))
+    return float(np.sqrt(max(0.0, ((b.T @ b) * (a @ a.T)).sum())))
 
 
 def weights_of(adapter: Adapter) -> dict[Module, Weight]:
