@@ -19,6 +19,7 @@ from random_model import SHAPE_2B4T
 
 from tritune.backends.base import LoRA, LoRAGrad, Rows
 from tritune.backends.webgpu import WebGPUBackend, open_webgpu
+from tritune.backends.webgpu.attention_tiles import AttentionTile
 from tritune.backends.webgpu.tiles import Plan, Tile
 from tritune.errors import DeviceError
 from tritune.models.config import ModelConfig
@@ -37,6 +38,16 @@ TILES = (
     Tile(64, 64, 16, 4, 4),
     Tile(64, 128, 32, 8, 8),
     Tile(64, 64, 32, 8, 8),
+)
+ATTENTION_TILES = (
+    AttentionTile(4, 16, 1),
+    AttentionTile(4, 16, 2),
+    AttentionTile(8, 16, 1),
+    AttentionTile(8, 16, 2),
+    AttentionTile(4, 8, 4),
+    AttentionTile(8, 8, 4),
+    AttentionTile(4, 32, 1),
+    AttentionTile(8, 32, 1),
 )
 SPLITS = (1, 2, 3, 4, 6, 8)
 
@@ -196,7 +207,7 @@ def head(bench: Bench, count: int, explore: bool) -> None:
     bench.row(f"cross_entropy {count}", lambda: backend.cross_entropy(logits, targets, ones, nll, True))
 
 
-def attention(bench: Bench, rows: Rows, count: int, length: int) -> None:
+def attention(bench: Bench, rows: Rows, count: int, length: int, explore: bool) -> None:
     """Attention of prefill and of training. Operations are those below the diagonal."""
     backend, config = bench.backend, bench.config
     shape = (config.num_heads, config.num_kv_heads, config.head_dim)
@@ -206,16 +217,24 @@ def attention(bench: Bench, rows: Rows, count: int, length: int) -> None:
     lse, delta, dqkv = bench.floats(count, heads), bench.floats(count, heads), bench.floats(*qkv.shape)
     flops = 2.0 * count * length * heads * dim
     name = f"{count // length}x{length}"
-    bench.row(f"causal_attention {name}", lambda: backend.causal_attention(qkv, rows, o, lse, *shape), flops)
-    bench.row(
-        f"causal_attention_backward {name}",
-        lambda: backend.causal_attention_backward(qkv, o, lse, do, rows, dqkv, *shape, delta),
-        2.5 * flops,
-    )
     blocks = -(-count // 16)
     k, v = (backend.empty((blocks, kv_heads, 16, dim), "f16") for _ in range(2))
     q = bench.floats(count, heads * dim)
-    bench.row(f"paged_attention {name}", lambda: backend.paged_attention(q, k, v, rows, o, *shape), flops)
+    ops: dict[str, tuple[float, Callable[[], None]]] = {
+        "causal_attention": (1, lambda: backend.causal_attention(qkv, rows, o, lse, *shape)),
+        "paged_attention": (1, lambda: backend.paged_attention(q, k, v, rows, o, *shape)),
+        "causal_attention_backward": (
+            2.5,
+            lambda: backend.causal_attention_backward(qkv, o, lse, do, rows, dqkv, *shape, delta),
+        ),
+    }
+    for tile in ATTENTION_TILES if explore else (None,):
+        if tile is not None:
+            backend.plan_attention = lambda *_, tile=tile, **__: tile
+        for op, (factor, call) in ops.items():
+            bench.row(f"{op} {name}", call, factor * flops, str(tuple(tile or ())))
+    if explore:
+        del backend.plan_attention
 
 
 def row_ops(bench: Bench, rows: Rows, count: int) -> None:
@@ -276,7 +295,7 @@ def main() -> None:
             if "lora" in arguments.ops:
                 lora(bench, rows, count, group)
         if "attention" in arguments.ops:
-            attention(bench, rows, count, length)
+            attention(bench, rows, count, length, arguments.tiles)
         if "rows" in arguments.ops:
             row_ops(bench, rows, count)
     if "head" in arguments.ops:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tritune.backends.base import Buffer, Rows
 from tritune.errors import DeviceError
 
+from .attention_tiles import AttentionTile, plan_attention
 from .few_rows_attention import FewRowsAttention, HeldRope
+from .ops_gemm import GemmOps
+from .tiles import PARTIAL_BYTES
 
 MAX_HEAD_DIM = 256
 FEW_ROWS = 16
 """Up to this many rows their context is split over workgroups."""
-THREAD_ROWS = 8
-"""Threads over the rows (or keys, for dk and dv) of a workgroup of the causal attention kernels."""
+SPLIT_WORKGROUPS = 264
+"""Workgroups below which the gradient of keys and values is split by query heads."""
 
 
-MANY_QUERIES = 30_000
-"""Rows times heads from which on a workgroup takes 64 of them and not 32."""
-
-
-class QueryTile(NamedTuple):
-    """How a workgroup of attention_tile.wgsl is cut: 8 groups of threads, each for some queries."""
-
-    queries: int  # of a thread
-    columns: int  # threads of a group
-    keys: int  # of a thread
-
-
-class AttentionOps(FewRowsAttention):
+class AttentionOps(FewRowsAttention, GemmOps):
     """See Backend for each op's contract, kernels/<op>.wgsl for its layout and work split."""
 
     def rope(self, qkv: Buffer, table: Buffer, rows: Rows, heads: int, kv_heads: int, head_dim: int) -> None:
@@ -133,13 +122,34 @@ class AttentionOps(FewRowsAttention):
             "causal_attention_backward_delta",
             params=[count, head_dim // 4],
             buffers=[o, do, delta],
-            grid=(-(-count // self.device.workgroup_size), 1, 1),
+            grid=self.grid_1d(count),
         )
-        shape = (heads, kv_heads, head_dim)
+        shape, scale = (heads, kv_heads, head_dim), head_dim**-0.5
         buffers = [qkv, rows.positions, do, lse, delta, dqkv]
-        self._tiled("causal_attention_backward_q", buffers, shape, heads, sums=1)
-        buffers = [qkv, rows.positions, rows.sequence, rows.q_start, do, lse, delta, dqkv]
-        self._tiled("causal_attention_backward_kv", buffers, shape, kv_heads, sums=2)
+        self._queries("causal_attention_backward_q", shape, qkv.shape[0], [scale], buffers, {})
+        self._keys_backward(shape, qkv, [qkv, rows.positions, rows.sequence, rows.q_start, do, lse, delta], dqkv)
+
+    def _keys_backward(self, shape: tuple[int, int, int], qkv: Buffer, buffers: list[Buffer], dqkv: Buffer) -> None:
+        """dk and dv; with few workgroups split by query heads, and then added up."""
+        (heads, kv_heads, head_dim), num_rows = shape, qkv.shape[0]
+        tile = self.plan_attention(num_rows * heads, head_dim, operands=2, sums=2)
+        tiles, size = -(-num_rows // tile.size), 2 * num_rows * kv_heads * head_dim
+        splits = self.plan_key_splits(tiles * kv_heads, heads // kv_heads, 4 * size)
+        target = dqkv if splits == 1 else self._partial_sums(splits * size)
+        self.dispatch(
+            "causal_attention_backward_kv",
+            params=[num_rows, heads, kv_heads, head_dim**-0.5, splits],
+            buffers=[*buffers, target],
+            grid=(tiles, kv_heads * splits, 1),
+            variant={"head_dim": head_dim, "shape": tuple(tile), "pack": 1, "partial": splits > 1},
+        )
+        if splits > 1:
+            self.dispatch(
+                "causal_attention_backward_sum",
+                params=[size // 4, 2 * kv_heads * head_dim // 4, heads * head_dim // 4],
+                buffers=[target, dqkv],
+                grid=self.grid_1d(size // 4),
+            )
 
     def _queries(
         self,
@@ -152,48 +162,33 @@ class AttentionOps(FewRowsAttention):
     ) -> None:
         """A kernel made of attention_tile.wgsl, a workgroup for each tile of rows and packed query heads."""
         heads, kv_heads, head_dim = shape
-        tile = self.query_tile(num_rows, heads, head_dim)
-        queries = 8 * tile.queries
-        pack = heads // kv_heads if queries % (heads // kv_heads) == 0 else 1
+        tile = self.plan_attention(num_rows * heads, head_dim)
+        group = heads // kv_heads
+        pack = group if tile.size % group == 0 else 1
         self.dispatch(
             kernel,
             params=[num_rows, heads, kv_heads, *params],
             buffers=buffers,
-            grid=(-(-num_rows * pack // queries), heads // pack, 1),
+            grid=(-(-num_rows * pack // tile.size), heads // pack, 1),
             variant={**variant, "head_dim": head_dim, "shape": tuple(tile), "pack": pack},
         )
 
-    def query_tile(self, num_rows: int, heads: int, head_dim: int) -> QueryTile:
-        """How attention_tile.wgsl is cut; benchmarks and tests replace it."""
+    def plan_attention(self, queries: int, head_dim: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
+        """How attention is cut on this device; benchmarks and tests replace it."""
+        info = self.device.info
+        storage = info.limits["max-compute-workgroup-storage-size"]
+        return plan_attention(info.software, storage, queries, head_dim, operands=operands, sums=sums)
+
+    def plan_key_splits(self, workgroups: int, group: int, nbytes: int) -> int:
+        """Among how many workgroups a key/value head's query heads (``group``) are split; ``nbytes``: sums of one."""
         if self.device.info.software:
-            return QueryTile(4, 8, 4 if head_dim <= 128 else 2)
-        if self.device.info.limits["max-compute-workgroup-storage-size"] < 32 << 10 or head_dim > 128:
-            return QueryTile(4, 16, 1)
-        return QueryTile(4 if num_rows * heads < MANY_QUERIES else 8, 16, 2)
+            return 1
+        fitting = [n for n in range(1, group + 1) if group % n == 0 and n * nbytes <= PARTIAL_BYTES] or [1]
+        return next((n for n in fitting if workgroups * n >= SPLIT_WORKGROUPS), fitting[-1])
 
-    def _tiled(
-        self, kernel: str, buffers: list[Buffer], shape: tuple[int, int, int], grid_heads: int, *, sums: int
-    ) -> None:
-        """One of the causal attention kernels, of which a thread holds ``sums`` outputs in registers."""
-        num_rows = buffers[0].shape[0]
-        heads, kv_heads, head_dim = shape
-        rows = rows_of_thread(head_dim, sums)
-        self.dispatch(
-            kernel,
-            params=[num_rows, heads, kv_heads, head_dim**-0.5],
-            buffers=buffers,
-            grid=(-(-num_rows // (THREAD_ROWS * rows)), grid_heads, 1),
-            variant={"head_dim": head_dim, "rows": rows},
-        )
-
-
-def rows_of_thread(head_dim: int, sums: int) -> int:
-    """Rows of a thread of the causal attention kernels: 4 reuse what is loaded twice as often as 2, if registers allow.
-
-    A thread sums every eighth vec4 of each of its rows; beyond 16 of them compilers begin to spill.
-    """
-    vectors = -(-head_dim // 32)
-    return 4 if 4 * sums * vectors <= 16 else 2
+    def grid_1d(self, threads: int) -> tuple[int, int, int]:
+        """The grid of a kernel that has a thread for each element."""
+        return -(-threads // self.device.workgroup_size), 1, 1
 
 
 def check_head_dim(op: str, head_dim: int) -> None:

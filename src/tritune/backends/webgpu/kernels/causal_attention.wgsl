@@ -3,11 +3,12 @@ causal_attention: row t of a packed batch attends to rows t - positions[t] … t
 
 qkv f32 [T, (H + 2 G) * d], q and k rotated; positions i32 [T], -1 = spare row; o f32 [T, H * d], =; lse f32 [T, H] = the
 log-sum-exp of the row's scores, =; both 0 in spare rows. d a multiple of 4.
-Work: a workgroup for a tile of rows and `pack` query heads of one key/value head: see attention_tile.wgsl. Late rows, which
+Work: a workgroup for a tile of rows and `pack` query heads of one key/value head: see attention_forward.wgsl. Late rows, which
 see most, come first.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "attention_tile.wgsl" as attention with context %}
+{% import "attention_tile.wgsl" as tile with context %}
+{% import "attention_forward.wgsl" as attention with context %}
 {{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
@@ -25,21 +26,21 @@ fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
 fn key_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + kv_head) + i]; }
 fn value_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
 
-{{ prelude.main(attention.threads) }}
+{{ prelude.main(tile.threads) }}
     let first_head = workgroup_y(wg, grid) * {{ pack }}u;
     if first_head >= params.heads {
         return;
     }
     kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ attention.tile_rows }}u;
-    let end = min(first_row + {{ attention.tile_rows }}u, params.T);
+    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
+    let end = min(first_row + {{ tile.tile_rows }}u, params.T);
     if li == 0u {
         first_key = first_key_of(first_row, end);
     }
     let begin = workgroupUniformLoad(&first_key);
 {{ attention.begin() }}
-{% for h in range(attention.tq // 4) %}
-    let start{{ h }} = {{ attention.of_rows("start_of", h) }};
+{% for h in range(tile.tq // 4) %}
+    let start{{ h }} = {{ tile.of_rows("start_of", h) }};
     let last{{ h }} = vec4<u32>(row{{ 4 * h }}, row{{ 4 * h + 1 }}, row{{ 4 * h + 2 }}, row{{ 4 * h + 3 }});
     let used{{ h }} = start{{ h }} <= last{{ h }};
 {% endfor %}

@@ -1,14 +1,14 @@
-// causal_attention_backward, second of three: dq, with the probabilities computed again from lse.
-//
-//   P = exp(q kᵀ * scale - lse);  dS = P * (do vᵀ - delta) * scale;  dq = dS k
-//
-// qkv, dqkv f32 [T, (H + 2 G) * d]; do f32 [T, H * d]; lse, delta f32 [T, H]; positions i32 [T]. The q part of dqkv is =, 0 in
-// spare rows. d a multiple of 4 (`head_dim`).
-// Work: as causal_attention: one workgroup for 8 * `rows` rows and a query head, tiles of 32 keys.
+{#
+causal_attention_backward, second of its dispatches: dq, with the probabilities computed again from lse.
 
+  P = exp(q kᵀ * scale - lse);  dS = P * (do vᵀ - delta) * scale;  dq = dS k
+
+qkv, dqkv f32 [T, (H + 2 G) * d]; do f32 [T, H * d]; lse, delta f32 [T, H]; positions i32 [T]. The q part of dqkv is =, 0 in
+spare rows. d a multiple of 4.
+Work: as causal_attention; of a tile of keys first the values, then the keys lie in workgroup memory.
+#}
 {% import "prelude.wgsl" as prelude with context %}
-{% set vectors = head_dim // 4 %}
-{% set slots = (vectors + 7) // 8 %}
+{% import "attention_tile.wgsl" as tile with context %}
 {{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
@@ -17,95 +17,72 @@
 {{ binding("delta", "array<f32>") }}
 {{ binding("dqkv", "array<vec4<f32>>") }}
 
-const VECTORS = {{ vectors }}u;
-
+const VECTORS = {{ tile.vectors }}u;
+{{ tile.operands("operands") }}
+{{ tile.weights("slopes") }}
 var<workgroup> first_key: u32;
-var<workgroup> slopes: array<f32, {{ 256 * rows }}>;  // dS of each row and key of the tile
+var<private> kv_head: u32;
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
+fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
+fn gradient_at(at: u32) -> vec4<f32> { return do_[at]; }
+fn key_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + kv_head) + i]; }
+fn value_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
 
-{{ prelude.main(64) }}
-    let head = workgroup_y(wg, grid);
-    if head >= params.heads {
+{{ prelude.main(tile.threads) }}
+    let first_head = workgroup_y(wg, grid) * {{ pack }}u;
+    if first_head >= params.heads {
         return;
     }
-    let kv_head = head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ 8 * rows }}u;
-    let end = min(first_row + {{ 8 * rows }}u, params.T);
+    kv_head = first_head / (params.heads / params.kv_heads);
+    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
+    let end = min(first_row + {{ tile.tile_rows }}u, params.T);
     if li == 0u {
         first_key = first_key_of(first_row, end);
     }
     let begin = workgroupUniformLoad(&first_key);
-    let own = li / 8u * {{ rows }}u;
-    let column = li % 8u;
-{% for a in range(rows) %}
-    let row{{ a }} = first_row + own + {{ a }}u;
-    let start{{ a }} = start_of(row{{ a }});
-    let q{{ a }} = head_start(row{{ a }}, head);
-    let of_head{{ a }} = min(row{{ a }}, params.T - 1u) * params.heads + head;
-    let lse{{ a }} = lse[of_head{{ a }}];
-    let delta{{ a }} = delta[of_head{{ a }}];
-{% for s in range(slots) %}
-    var sum{{ a }}_{{ s }} = vec4<f32>();
+{{ tile.queries() }}
+{{ tile.zero("sum") }}
+{% for a in range(tile.tq) %}
+    let q{{ a }} = head_start(row{{ a }}, head{{ a }});
+    let of_head{{ a }} = min(row{{ a }}, params.T - 1u) * params.heads + head{{ a }};
+    let gradient{{ a }} = of_head{{ a }} * VECTORS;
+{% endfor %}
+{% for h in range(tile.tq // 4) %}
+    let start{{ h }} = {{ tile.of_rows("start_of", h) }};
+    let last{{ h }} = vec4<u32>(row{{ 4 * h }}, row{{ 4 * h + 1 }}, row{{ 4 * h + 2 }}, row{{ 4 * h + 3 }});
+{% for name in ("lse", "delta") %}
+    let {{ name }}{{ h }} = vec4<f32>({{ name }}[of_head{{ 4 * h }}], {{ name }}[of_head{{ 4 * h + 1 }}], {{ name }}[of_head{{ 4 * h + 2 }}], {{ name }}[of_head{{ 4 * h + 3 }}]);
 {% endfor %}
 {% endfor %}
-    for (var tile = begin; tile < end; tile += 32u) {
-{% for b in range(4) %}
-        let key{{ b }} = tile + column + {{ 8 * b }}u;
-        let k{{ b }} = head_start(key{{ b }}, params.heads + kv_head);
-        let v{{ b }} = head_start(key{{ b }}, params.heads + params.kv_heads + kv_head);
-{% for a in range(rows) %}
-        var score{{ a }}_{{ b }} = 0.0;
-        var slope{{ a }}_{{ b }} = 0.0;
-{% endfor %}
-{% endfor %}
-        for (var i = 0u; i < VECTORS; i++) {
-{% for a in range(rows) %}
-            let query{{ a }} = qkv[q{{ a }} + i];
-            let gradient{{ a }} = do_[of_head{{ a }} * VECTORS + i];
-{% endfor %}
-{% for b in range(4) %}
-            let at_k{{ b }} = qkv[k{{ b }} + i];
-            let at_v{{ b }} = qkv[v{{ b }} + i];
-{% for a in range(rows) %}
-            score{{ a }}_{{ b }} += dot(query{{ a }}, at_k{{ b }});
-            slope{{ a }}_{{ b }} += dot(gradient{{ a }}, at_v{{ b }});
-{% endfor %}
-{% endfor %}
-        }
-{% for a in range(rows) %}
-{% for b in range(4) %}
-        let seen{{ a }}_{{ b }} = key{{ b }} >= start{{ a }} && key{{ b }} <= row{{ a }};
-        let weight{{ a }}_{{ b }} = exp(score{{ a }}_{{ b }} * params.scale - lse{{ a }});
-        slopes[(own + {{ a }}u) * 32u + column + {{ 8 * b }}u] =
-            select(0.0, weight{{ a }}_{{ b }} * (slope{{ a }}_{{ b }} - delta{{ a }}) * params.scale, seen{{ a }}_{{ b }});
+    for (var walked = begin; walked < end; walked += {{ tile.bk }}u) {
+        workgroupBarrier();
+{{ tile.stage("operands", "value_at", "walked", "end") }}
+        workgroupBarrier();
+{{ tile.products("slope", "operands", "gradient_at", "gradient") }}
+        workgroupBarrier();
+{{ tile.stage("operands", "key_at", "walked", "end") }}
+        workgroupBarrier();
+{{ tile.products("score", "operands", "query_at", "q") }}
+{% for b in range(tile.tk) %}
+        let key{{ b }} = vec4<u32>(walked + column + {{ tile.tx * b }}u);
+{% for h in range(tile.tq // 4) %}
+        let weight{{ h }}_{{ b }} = exp({{ tile.four("score", h, b) }} * params.scale - lse{{ h }});
+        slopes[{{ tile.weight_at(h, b) }}] = select(
+            vec4<f32>(),
+            weight{{ h }}_{{ b }} * ({{ tile.four("slope", h, b) }} - delta{{ h }}) * params.scale,
+            (key{{ b }} >= start{{ h }}) & (key{{ b }} <= last{{ h }}),
+        );
 {% endfor %}
 {% endfor %}
         workgroupBarrier();
-        let keys = min(32u, end - tile);
-        for (var key = 0u; key < keys; key++) {
-            let k = head_start(tile + key, params.heads + kv_head) + column;
-{% for a in range(rows) %}
-            let slope{{ a }} = slopes[(own + {{ a }}u) * 32u + key];
-{% endfor %}
-{% for s in range(slots) %}
-            {% if vectors % 8 and loop.last %}if column < {{ vectors % 8 }}u {% endif %}{
-                let value = qkv[k + {{ 8 * s }}u];
-{% for a in range(rows) %}
-                sum{{ a }}_{{ s }} += slope{{ a }} * value;
-{% endfor %}
-            }
-{% endfor %}
-        }
-        workgroupBarrier();
+{{ tile.add("sum", "operands", "slopes") }}
     }
-{% for a in range(rows) %}
+{% for a in range(tile.tq) %}
     if row{{ a }} < params.T {
-{% for s in range(slots) %}
-        {% if vectors % 8 and loop.last %}if column < {{ vectors % 8 }}u {% endif %}{
-            dqkv[q{{ a }} + column + {{ 8 * s }}u] = sum{{ a }}_{{ s }};
-        }
+{% for s in range(tile.slots) %}
+        {{ tile.if_column(s) }}{ dqkv[q{{ a }} + column + {{ tile.tx * s }}u] = sum{{ a }}_{{ s }}; }
 {% endfor %}
     }
 {% endfor %}

@@ -3,11 +3,12 @@ paged_attention: row t attends to positions 0 … positions[t] of its sequence i
 
 q, o f32 [T, H * d]; k_cache, v_cache [blocks, G, block_size, d], variant `half_cache`: f16, two to a word, else f32;
 positions, sequence i32 [T]; block_tables i32 [S, max_blocks]. o is =, 0 in spare rows (position -1). d a multiple of 4.
-Work: a workgroup for a tile of rows and `pack` query heads of one key/value head (attention_tile.wgsl), which walks the
+Work: a workgroup for a tile of rows and `pack` query heads of one key/value head (attention_forward.wgsl), which walks the
 context of each sequence that has rows in the tile, as far as they see. Late rows come first.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{% import "attention_tile.wgsl" as attention with context %}
+{% import "attention_tile.wgsl" as tile with context %}
+{% import "attention_forward.wgsl" as attention with context %}
 {{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "block_size: u32", "max_blocks: u32", "scale: f32") }}
 {{ binding("q", "array<vec4<f32>>") }}
 {{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
@@ -45,17 +46,17 @@ fn sequence_of(row: u32) -> u32 {
 }
 fn position_of(row: u32) -> u32 { return u32(max(positions[min(row, params.T - 1u)], 0)); }
 
-{{ prelude.main(attention.threads) }}
+{{ prelude.main(tile.threads) }}
     let first_head = workgroup_y(wg, grid) * {{ pack }}u;
     if first_head >= params.heads {
         return;
     }
     kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ attention.tile_rows }}u;
+    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
 {{ attention.begin() }}
-{% for h in range(attention.tq // 4) %}
-    let sequence{{ h }} = {{ attention.of_rows("sequence_of", h) }};
-    let last{{ h }} = {{ attention.of_rows("position_of", h) }};
+{% for h in range(tile.tq // 4) %}
+    let sequence{{ h }} = {{ tile.of_rows("sequence_of", h) }};
+    let last{{ h }} = {{ tile.of_rows("position_of", h) }};
     let used{{ h }} = sequence{{ h }} != vec4<u32>(NONE);
 {% endfor %}
     var next = 0u;
@@ -65,13 +66,13 @@ fn position_of(row: u32) -> u32 { return u32(max(positions[min(row, params.T - 1
             atomicStore(&largest_end, 0u);
         }
         workgroupBarrier();
-        for (var row = first_row + li; row < first_row + {{ attention.tile_rows }}u; row += {{ attention.threads }}u) {
+        for (var row = first_row + li; row < first_row + {{ tile.tile_rows }}u; row += {{ tile.threads }}u) {
             let own_sequence = sequence_of(row);
             if own_sequence >= next { atomicMin(&smallest_sequence, own_sequence); }
         }
         workgroupBarrier();
         current = atomicLoad(&smallest_sequence);
-        for (var row = first_row + li; row < first_row + {{ attention.tile_rows }}u; row += {{ attention.threads }}u) {
+        for (var row = first_row + li; row < first_row + {{ tile.tile_rows }}u; row += {{ tile.threads }}u) {
             if sequence_of(row) == current { atomicMax(&largest_end, position_of(row) + 1u); }
         }
         workgroupBarrier();
@@ -79,7 +80,7 @@ fn position_of(row: u32) -> u32 { return u32(max(positions[min(row, params.T - 1
         let found = workgroupUniformLoad(&chosen);
         if found.x == NONE { break; }
         current = found.x;
-{% for h in range(attention.tq // 4) %}
+{% for h in range(tile.tq // 4) %}
         let start{{ h }} = select(vec4<u32>(NONE), vec4<u32>(), sequence{{ h }} == vec4<u32>(current));
 {% endfor %}
 {{ attention.walk("0u", "found.y") }}

@@ -1,0 +1,72 @@
+"""The attention tiles of GPUs and split gradients, on whatever device there is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tritune.backends.base import Rows
+from tritune.backends.numpy import NumpyBackend
+from tritune.backends.webgpu.attention_tiles import GPU, LARGE, AttentionTile, plan_attention
+
+LENGTHS, SPARE = [5, 70, 1, 33], 3
+SHAPE = (8, 2, 20)
+
+
+@pytest.fixture
+def cut(webgpu):
+    """Sets the tile and the splits; the device's own come back after the test."""
+
+    def with_plan(tile, splits):
+        webgpu.plan_attention = lambda *_, **__: tile
+        webgpu.plan_key_splits = lambda *_: splits
+        return webgpu
+
+    yield with_plan
+    del webgpu.plan_attention, webgpu.plan_key_splits
+
+
+def gradients(backend, qkv, do):
+    heads, _, head_dim = SHAPE
+    positions = np.concatenate([*[np.arange(n) for n in LENGTHS], np.full(SPARE, -1)])
+    sequence = np.concatenate([np.repeat(np.arange(len(LENGTHS)), LENGTHS), np.zeros(SPARE)])
+    zeros = backend.upload(np.zeros(len(positions)), "i32")
+    rows = Rows(
+        tokens=zeros,
+        positions=backend.upload(positions, "i32"),
+        sequence=backend.upload(sequence, "i32"),
+        q_start=backend.upload(np.cumsum([0, *LENGTHS]), "i32"),
+        slot=zeros,
+        multiplier=backend.upload(np.ones(len(positions))),
+    )
+    x, gradient = backend.upload(qkv), backend.upload(do)
+    o, dqkv = backend.upload(np.full((len(qkv), heads * head_dim), 7.0)), backend.upload(np.full(qkv.shape, 7.0))
+    lse, delta = (backend.upload(np.full((len(qkv), heads), 7.0)) for _ in range(2))
+    backend.causal_attention(x, rows, o, lse, *SHAPE)
+    backend.causal_attention_backward(x, o, lse, gradient, rows, dqkv, *SHAPE, delta)
+    return [np.asarray(backend.read(buffer)) for buffer in (o, lse, dqkv)]
+
+
+@pytest.mark.parametrize(
+    ("tile", "splits"), [(AttentionTile(8, 8, 1), 4), (AttentionTile(4, 16, 1), 2)], ids=["eight", "wide"]
+)
+def test_equals_the_definition_however_it_is_cut(cut, rng, tile, splits):
+    heads, kv_heads, head_dim = SHAPE
+    count = sum(LENGTHS) + SPARE
+    qkv = rng.normal(size=(count, (heads + 2 * kv_heads) * head_dim))
+    do = rng.normal(size=(count, heads * head_dim))
+    expected = gradients(NumpyBackend(np.float64), qkv, do)
+    for found, wanted in zip(gradients(cut(tile, splits), qkv, do), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * float(np.sqrt(np.mean(wanted**2))))
+
+
+@pytest.mark.parametrize("storage", [16 << 10, 32 << 10, 48 << 10])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_tiles_fit_the_workgroup_memory(storage, head_dim):
+    for queries in (100, 100_000):
+        for operands, sums in ((1, 1), (2, 2)):
+            tile = plan_attention(False, storage, queries, head_dim, operands=operands, sums=sums)
+            walked = tile.columns * tile.walked
+            used = 16 * operands * walked * (head_dim // 4 + 1 + tile.size // 4 + 1)
+            assert tile in (LARGE, *GPU)
+            assert used <= storage or (storage, head_dim, operands) == (16 << 10, 256, 2)
