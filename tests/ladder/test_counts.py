@@ -42,6 +42,40 @@ def test_training(recompute: bool, webgpu: Backend, directory: Path) -> None:
     assert np.asarray(webgpu.read(state.totals))[3] == sum(int((b.targets >= 0).sum()) for b in batches)
 
 
+@pytest.mark.parametrize("recompute", [True, False])
+def test_what_another_layer_costs_in_training(recompute: bool, reference: Backend, tmp_path: Path, monkeypatch) -> None:
+    """Memory: recomputed its input and the last linear's A x; kept its inside too, save the linears' normed inputs.
+    Products: three are run again, not the last one, which backward does not need."""
+    counts = {"elements": 0, "linears": 0}
+    empty, linear = reference.empty, reference.linear
+
+    def counting_empty(shape, dtype="f32"):
+        counts["elements"] += int(np.prod(shape))
+        return empty(shape, dtype)
+
+    def counting_linear(*arguments, **named):
+        counts["linears"] += 1
+        linear(*arguments, **named)
+
+    monkeypatch.setattr(reference, "empty", counting_empty)
+    monkeypatch.setattr(reference, "linear", counting_linear)
+    rows, spent = 64, []
+    for layers in (1, 2):
+        ours = Ours(reference, make_hf(tmp_path / str(layers), hidden=32, ffn=52, layers=layers).path)
+        adapter = random_adapter(ours.config, LORA)
+        counts.update(elements=0, linears=0)
+        state = ours.training(adapter, rows, recompute=recompute)
+        spent.append((counts["elements"] - 4 * state.parameters.size, counts["linears"]))
+    config, kept = ours.config, ours.config.hidden_size + LORA.rank
+    if not recompute:
+        qkv = config.q_size + 2 * config.kv_size
+        kept += qkv + config.q_size + config.num_heads + config.hidden_size + 2 * config.intermediate_size
+        kept += 6 * LORA.rank
+    (elements, linears), (more_elements, more_linears) = spent
+    assert 0 <= more_elements - elements - kept * rows < 8 * rows  # and some numbers of the pool
+    assert more_linears - linears == (4 + 3 if recompute else 4)
+
+
 @pytest.mark.parametrize("adapted", [False, True])
 def test_decoding(adapted: bool, webgpu: Backend, directory: Path) -> None:
     ours = Ours(webgpu, directory)

@@ -54,10 +54,12 @@ def block_backward(
     adapters: Adapters,
     flat_grad: Buffer,
     first: bool,
+    renorm: bool = False,
 ) -> None:
     """Turn back.dx from the gradient of the block's output into that of its input x; add the adapters' gradients (+=).
 
-    first: no layer below needs a gradient, so the one of x is not computed.
+    first: no layer below needs a gradient, so the one of x is not computed. renorm: the block has not kept the linears'
+    normed inputs, which A's gradient needs: compute them again.
     """
     backend, layer, eps = model.backend, model.layers[index], model.config.rms_norm_eps
     activation = model.config.activation
@@ -75,18 +77,27 @@ def block_backward(
             dropout=None if lora is None else adapters.dropout(index, group),
         )
 
+    def norm(group: str, of: Buffer, gain: Buffer | None, normed: Buffer | None) -> None:
+        if renorm and gain is not None and adapters.adapts(index, group):
+            backend.rms_norm_quant(of, gain, eps, normed, None, None)
+
     assert block.mid is not None and block.lse is not None
+    if renorm and adapters.adapts(index, "down"):
+        backend.glu_norm_quant(block.gate_up, activation, layer.ffn_sub_norm, eps, block.z, None, None)
     linear("down", back.dx, block.z, layer.down, back.dz)
     backend.glu_backward(block.gate_up, activation, layer.ffn_sub_norm, eps, back.dz, back.dgate_up)
+    norm("gate_up", block.mid, layer.post_norm, block.mid_normed)
     linear("gate_up", back.dgate_up, block.mid_normed, layer.gate_up, back.dhidden)
     backend.rms_norm_backward(block.mid, layer.post_norm, eps, back.dhidden, back.dx, accumulate=True)
 
     o_input = block.o if layer.attn_sub_norm is None else block.o_normed
+    norm("o", block.o, layer.attn_sub_norm, block.o_normed)
     linear("o", back.dx, o_input, layer.o, back.do)
     if layer.attn_sub_norm is not None:
         backend.rms_norm_backward(block.o, layer.attn_sub_norm, eps, back.do, back.do)
     backend.causal_attention_backward(block.qkv, block.o, block.lse, back.do, rows, back.dqkv, *model.heads, back.delta)
     backend.rope_backward(back.dqkv, model.rope, rows, *model.heads)
+    norm("qkv", x, layer.input_norm, block.normed)
     linear("qkv", back.dqkv, block.normed, layer.qkv, None if first else back.dhidden)
     if not first:
         backend.rms_norm_backward(x, layer.input_norm, eps, back.dhidden, back.dx, accumulate=True)

@@ -93,14 +93,14 @@ class BitNet:
         rows: Rows,
         x: Buffer,
         mid: Buffer,
-        out: Buffer,
+        out: Buffer | None,
         buffers: BlockBuffers,
         quant: QuantBuffers,
         adapters: Adapters | None,
         attend: Attend,
     ) -> None:
         """Forward of one block: out f32 [T, D] of x; mid is the hidden state between its halves. All three may be one
-        buffer."""
+        buffer. out None: without the last product (down), which backward of the block does not need."""
         backend, layer, eps = self.backend, self.layers[index], self.config.rms_norm_eps
 
         def linear(group: str, inputs: Buffer | None, raw: Buffer, weight: TernaryWeight, y: Buffer, add: bool) -> None:
@@ -122,6 +122,8 @@ class BitNet:
         codes, scales = self._quant(quant, self.config.intermediate_size, x.shape[0])
         activation, gain = self.config.activation, layer.ffn_sub_norm
         backend.glu_norm_quant(buffers.gate_up, activation, gain, eps, buffers.z, codes, scales)
+        if out is None:
+            return
         if out is not mid:
             backend.copy(mid, out)
         linear("down", buffers.z, mid, layer.down, out, add=True)

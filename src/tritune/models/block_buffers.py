@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tritune.backends.base import Backend, Buffer, Dropout, LoRA, LoRAGrad
@@ -87,17 +87,28 @@ class BlockBuffers:
 
     @classmethod
     def make(
-        cls, backend: Backend, config: ModelConfig, rows: int, rank: int | None, *, floats: bool, training: bool
+        cls,
+        backend: Backend,
+        config: ModelConfig,
+        rows: int,
+        rank: int | None,
+        *,
+        floats: bool,
+        training: bool,
+        inputs_of: BlockBuffers | None = None,
     ) -> BlockBuffers:
-        """Buffers for ``rows`` rows. rank: of the adapters (None: no adapters); floats: the rounding is off."""
+        """Buffers for ``rows`` rows. rank: of the adapters (None: no adapters); floats: the rounding is off.
+
+        inputs_of: a block with which to share the linears' normed inputs.
+        """
 
         def wanted(width: int, condition: bool) -> Buffer | None:
             return backend.empty((rows, width)) if condition else None
 
-        keep = floats or rank is not None
+        keep = (floats or rank is not None) and inputs_of is None
         hidden, q_size = config.hidden_size, config.q_size
         groups = linear_groups(config) if rank is not None else ()
-        return cls(
+        block = cls(
             normed=wanted(hidden, keep),
             qkv=backend.empty((rows, q_size + 2 * config.kv_size)),
             q=wanted(q_size, not training),
@@ -110,6 +121,10 @@ class BlockBuffers:
             z=wanted(config.intermediate_size, keep),
             down={group.name: backend.empty((rows, len(group.parts) * (rank or 0))) for group in groups},
         )
+        if inputs_of is None:
+            return block
+        other = inputs_of
+        return replace(block, normed=other.normed, o_normed=other.o_normed, mid_normed=other.mid_normed, z=other.z)
 
     def bucket(self, count: int) -> BlockBuffers:
         """The first ``count`` rows of every buffer."""

@@ -4,13 +4,14 @@ One micro-batch is one submit: forward, loss, backward, each a program so that t
 number of
 trained rows allows. Gradients and losses are summed, un-normalised, on the device; ``update`` ends an optimizer step.
 
-By default a block's input is saved and its inside computed again in backward; ``recompute=False`` keeps everything.
+By default a block's input is saved and its inside computed again in backward; ``recompute=False`` keeps what takes a
+product or attention to compute; the normed inputs of the linears are computed again all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,8 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class SavedActivations:
-    """What backward needs of each layer: its input, and its inside (one set shared by all layers when it is
-    recomputed)."""
+    """What backward needs of each layer: its input, and its inside. Layers share what is recomputed: everything but the
+    LoRA factor A x of the last linear (which is not run again), or without recomputing the linears' inputs."""
 
     inputs: list[Buffer]  # f32 [T, D] of layer 0 … L; the last one is the final hidden state
     blocks: list[BlockBuffers]
@@ -102,15 +103,24 @@ class TrainingState:
 
     def _make_saved(self) -> SavedActivations:
         backend, config, rank = self.model.backend, self.model.config, self.adapters.rank
-        count = 1 if self.recompute else config.num_layers
         shape = (self.max_rows, config.hidden_size)
-        return SavedActivations(
-            inputs=[backend.empty(shape) for _ in range(config.num_layers + 1)],
-            blocks=[
-                BlockBuffers.make(backend, config, self.max_rows, rank, floats=self.model.floats, training=True)
-                for _ in range(count)
-            ],
-        )
+
+        def block(inputs_of: BlockBuffers | None = None) -> BlockBuffers:
+            floats = self.model.floats
+            return BlockBuffers.make(
+                backend, config, self.max_rows, rank, floats=floats, training=True, inputs_of=inputs_of
+            )
+
+        def last_factor() -> dict[str, Buffer]:
+            return {"down": backend.empty(first.down["down"].shape)}
+
+        first = block()
+        others = range(config.num_layers - 1)
+        if self.recompute:
+            blocks = [first, *(replace(first, down={**first.down, **last_factor()}) for _ in others)]
+        else:
+            blocks = [first, *(block(inputs_of=first) for _ in others)]
+        return SavedActivations([backend.empty(shape) for _ in range(config.num_layers + 1)], blocks)
 
     @property
     def backend(self) -> Backend:
@@ -217,11 +227,9 @@ class TrainingState:
             self.evaluation_program()
 
     # -- programs -----------------------------------------------------------------------------------------------------
-    def _block(self, index: int) -> BlockBuffers:
-        return self._saved.blocks[0 if self.recompute else index]
-
-    def _forward_block(self, index: int, rows: Rows, adapters: Adapters) -> None:
-        model, block = self.model, self._block(index)
+    def _forward_block(self, index: int, rows: Rows, adapters: Adapters, *, again: bool = False) -> None:
+        """again: only what backward needs of the inside."""
+        model, block = self.model, self._saved.blocks[index]
         x, out = self._saved.inputs[index : index + 2]
         assert block.mid is not None
 
@@ -230,7 +238,7 @@ class TrainingState:
             self.backend.rope(buffers.qkv, model.rope, rows, *model.heads)
             self.backend.causal_attention(buffers.qkv, rows, buffers.o, buffers.lse, *model.heads)
 
-        model.block(index, rows, x, block.mid, out, block, self._quant, adapters, attend)
+        model.block(index, rows, x, block.mid, None if again else out, block, self._quant, adapters, attend)
 
     def _record_forward(self, adapters: Adapters) -> Program:
         rows = self.rows.rows
@@ -245,17 +253,18 @@ class TrainingState:
         with self.backend.record() as program:
             for index in range(last, self.start_layer - 1, -1):
                 if self.recompute and index != last:  # the last block's inside is still there
-                    self._forward_block(index, rows, self.adapters)
+                    self._forward_block(index, rows, self.adapters, again=True)
                 block_backward(
                     self.model,
                     index,
                     rows,
                     self._saved.inputs[index],
-                    self._block(index),
+                    self._saved.blocks[index],
                     self._back,
                     self.adapters,
                     self.grads,
                     first=index == self.start_layer,
+                    renorm=not self.recompute,
                 )
         return program
 

@@ -54,7 +54,7 @@ class GemmOps(WebGPUCore):
     def _partial_sums(self, count: int) -> Buffer:
         """Room for ``count`` numbers; dispatches run one after the other, so that one buffer serves all."""
         if self._partials is None or self._partials.size < count:
-            self._partials = self.empty((1 << max(count - 1, 1).bit_length(),))
+            self._partials = self.empty((count,))
         return self._partials.view(0, (count,))
 
 

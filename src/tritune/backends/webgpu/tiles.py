@@ -10,8 +10,12 @@ from typing import NamedTuple
 
 NARROW = 48
 """Most rows or columns for which a tile of just that many is made; LoRA's ranks."""
-PARTIAL_BYTES = 32 << 20
+PARTIAL_BYTES = 96 << 20
 """Most memory that the partial sums of one product may take."""
+SLOTS = 264
+"""Workgroups of LARGE that an H200 runs at a time. A smaller GPU does no worse with more of them."""
+FLOPS, BYTES, DISPATCH = 37e12, 3e12, 3e-6
+"""What an H200 does in a second with all slots taken, moves in a second, and the time of one dispatch more."""
 
 
 class Tile(NamedTuple):
@@ -46,17 +50,29 @@ def plan_product(software: bool, storage: int, m: int, n: int, k: int) -> Plan:
         return Plan(Tile(16 if m <= 16 else 64, 16 if n <= 16 else 64, 16, 4, 4), 1)
     rows, columns = _narrow(m), _narrow(n)
     if rows < 64 or columns < 64:
-        return _filled(Tile(rows, columns, 16, 4, 4), m, n, k, 528)
+        tile = Tile(rows, columns, 16, 4, 4)
+        return Plan(tile, max(1, min(2 * SLOTS // _tiles(tile, m, n), _most_splits(tile, m, n, k))))
     large = LARGE._replace(rows=64 if m <= 64 else 128, columns=64 if n <= 64 else 128)
-    return _filled(large if storage >= LARGE_BYTES else large._replace(depth=8), m, n, k, 264)
+    tile = large if storage >= LARGE_BYTES else large._replace(depth=8)
+    return Plan(tile, min(range(1, _most_splits(tile, m, n, k) + 1), key=lambda s: _seconds(tile, s, m, n, k)))
 
 
 def _narrow(size: int) -> int:
     return 64 if size > NARROW else -(-size // 16) * 16
 
 
-def _filled(tile: Tile, m: int, n: int, k: int, wanted: int) -> Plan:
-    """As many splits as bring ``wanted`` workgroups, if each still has some depth and memory allows."""
-    tiles = -(-m // tile.rows) * -(-n // tile.columns)
-    most = min(k // (8 * tile.depth), PARTIAL_BYTES // (16 * m * -(-n // 4)))
-    return Plan(tile, max(1, min(wanted // tiles, most)))
+def _tiles(tile: Tile, m: int, n: int) -> int:
+    return -(-m // tile.rows) * -(-n // tile.columns)
+
+
+def _most_splits(tile: Tile, m: int, n: int, k: int) -> int:
+    """Splits that leave each some depth, and partial sums within memory."""
+    return max(1, min(k // (8 * tile.depth), PARTIAL_BYTES // (16 * m * -(-n // 4)), 64))
+
+
+def _seconds(tile: Tile, splits: int, m: int, n: int, k: int) -> float:
+    """Estimated time: as many rounds as the slots need, and the partial sums written and read."""
+    rounds = -(-_tiles(tile, m, n) * splits // SLOTS)
+    depth = -(-k // (splits * tile.depth)) * tile.depth
+    product = rounds * SLOTS * 2 * tile.rows * tile.columns * depth / FLOPS
+    return product + (splits > 1) * (8 * m * n * splits / BYTES + DISPATCH)

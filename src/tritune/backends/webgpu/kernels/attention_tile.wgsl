@@ -15,6 +15,8 @@ its own vectors, of which it has every columns-th vec4. Accumulators are named v
 {% set threads = 8 * tx %}
 {% set tile_rows = bq // pack %}
 {% set apart = vectors + 1 %}
+{# Loops over vec4 and over walked vectors are unrolled by this much, so that loads are on their way together. #}
+{% set unroll = 1 if software or vectors % 4 else 4 %}
 
 {# Workgroup memory: vectors that are walked, one vec4 further apart so that neighbours hit different banks; numbers of four
    own vectors for each walked one. #}
@@ -27,10 +29,16 @@ var<workgroup> {{ name }}: array<vec4<f32>, {{ bk * (bq // 4 + 1) }}>;
 
 {# Fill `name` with fn(index, i), vec4 i of walked vector `index`, from `first` on; zeros from `end` on. #}
 {% macro stage(name, fn, first, end) %}
-        for (var v = li; v < {{ bk * vectors }}u; v += {{ threads }}u) {
-            var four = vec4<f32>();
-            if ({{ first }} + v / VECTORS < {{ end }}) { four = {{ fn }}({{ first }} + v / VECTORS, v % VECTORS); }
-            {{ name }}[v / VECTORS * {{ apart }}u + v % VECTORS] = four;
+{% set rounds = 1 if software or bk * vectors % threads else bk * vectors // threads %}
+        for (var v = li; v < {{ bk * vectors }}u; v += {{ threads * rounds }}u) {
+{% for t in range(rounds) %}
+            let index{{ t }} = (v + {{ t * threads }}u) / VECTORS;
+            var four{{ t }} = vec4<f32>();
+            if ({{ first }} + index{{ t }} < {{ end }}) { four{{ t }} = {{ fn }}({{ first }} + index{{ t }}, (v + {{ t * threads }}u) % VECTORS); }
+{% endfor %}
+{% for t in range(rounds) %}
+            {{ name }}[index{{ t }} * {{ apart }}u + (v + {{ t * threads }}u) % VECTORS] = four{{ t }};
+{% endfor %}
         }
 {% endmacro %}
 
@@ -41,15 +49,21 @@ var<workgroup> {{ name }}: array<vec4<f32>, {{ bk * (bq // 4 + 1) }}>;
         var {{ result }}{{ a }}_{{ b }} = 0.0;
 {% endfor %}
 {% endfor %}
-        for (var i = 0u; i < VECTORS; i++) {
+        for (var i = 0u; i < VECTORS; i += {{ unroll }}u) {
+{% for u in range(unroll) %}
 {% for b in range(tk) %}
-            let walked{{ b }} = {{ name }}[(column + {{ tx * b }}u) * {{ apart }}u + i];
+            let walked{{ u }}_{{ b }} = {{ name }}[(column + {{ tx * b }}u) * {{ apart }}u + i + {{ u }}u];
 {% endfor %}
 {% for a in range(tq) %}
-            let mine{{ a }} = {{ fn }}({{ base }}{{ a }} + i);
+            let mine{{ u }}_{{ a }} = {{ fn }}({{ base }}{{ a }} + i + {{ u }}u);
+{% endfor %}
+{% endfor %}
+{% for u in range(unroll) %}
+{% for a in range(tq) %}
 {% for b in range(tk) %}
 {% for c in "xyzw" %}
-            {{ result }}{{ a }}_{{ b }} = fma(mine{{ a }}.{{ c }}, walked{{ b }}.{{ c }}, {{ result }}{{ a }}_{{ b }});
+            {{ result }}{{ a }}_{{ b }} = fma(mine{{ u }}_{{ a }}.{{ c }}, walked{{ u }}_{{ b }}.{{ c }}, {{ result }}{{ a }}_{{ b }});
+{% endfor %}
 {% endfor %}
 {% endfor %}
 {% endfor %}
@@ -68,17 +82,19 @@ vec4<f32>({{ name }}{{ 4 * h }}_{{ b }}, {{ name }}{{ 4 * h + 1 }}_{{ b }}, {{ n
 
 {# sum{a}_{s} += Σ over the walked vectors of weight * vec4 s of the vector. #}
 {% macro add(sum, name, weights) %}
-        for (var each = 0u; each < {{ bk }}u; each++) {
+        for (var each = 0u; each < {{ bk }}u; each += {{ unroll }}u) {
+{% for u in range(unroll) %}
 {% for h in range(tq // 4) %}
-            let factor{{ h }} = {{ weights }}[each * {{ bq // 4 + 1 }}u + own / 4u + {{ h }}u];
+            let factor{{ u }}_{{ h }} = {{ weights }}[(each + {{ u }}u) * {{ bq // 4 + 1 }}u + own / 4u + {{ h }}u];
 {% endfor %}
 {% for s in range(slots) %}
             {{ if_column(s) }}{
-                let value = {{ name }}[each * {{ apart }}u + column + {{ tx * s }}u];
+                let value = {{ name }}[(each + {{ u }}u) * {{ apart }}u + column + {{ tx * s }}u];
 {% for a in range(tq) %}
-                {{ sum }}{{ a }}_{{ s }} = fma(vec4<f32>(factor{{ a // 4 }}.{{ "xyzw"[a % 4] }}), value, {{ sum }}{{ a }}_{{ s }});
+                {{ sum }}{{ a }}_{{ s }} = fma(vec4<f32>(factor{{ u }}_{{ a // 4 }}.{{ "xyzw"[a % 4] }}), value, {{ sum }}{{ a }}_{{ s }});
 {% endfor %}
             }
+{% endfor %}
 {% endfor %}
         }
 {% endmacro %}

@@ -5,7 +5,7 @@ import this file with context. Their parameters hold M, N and K (in this sense) 
     alias RawA = …;                                           what is loaded of a at once (RawB of b likewise)
     fn fetch_a(m: u32, k: u32) -> RawA                        four elements: a[m, k … k + 3] if a goes by k, else
                                                               a[m … m + 3, k]; what expands to zeros where k >= K
-    fn expand_a(raw: RawA, m: u32, k: u32) -> vec4<f32>       the four numbers
+    fn expand_a(raw: RawA, m: u32, k: u32) -> vec4<f32>       the four numbers; loads nothing, for here all threads wait
     fn store(m: u32, n: u32, c: vec4<f32>)                    C[m, n … n + 3]; called for m < M, n < N; n a multiple of 4
 
 Rows m >= M and n >= N may hold anything: they are not stored. The index along which four go is a multiple of 4.
@@ -28,7 +28,8 @@ Variant `stage`: "whole"; or "partial": splits workgroups share the k of a tile 
 {# The kernel's entry point. by_k: see fetch. setup: statements run first. k_range: the kernel defines
    `fn k_range(m0: u32, n0: u32) -> vec2<u32>`, the first k and the end of those that count for the tile at (m0, n0).
    With slots, the kernel defines `fn slot_of(m: u32) -> u32`; the product is repeated for every adapter slot > 0 that occurs
-   in the tile's rows, the loaders see it in `current_slot`, and fetch_a must return zeros for rows of another slot. #}
+   in the tile's rows, the loaders see it in `current_slot`; fetch_a has a third argument, whether the row is of this slot (which is looked up once
+   for a walk over k), and must return zeros if not. #}
 {% macro main(a_by_k, b_by_k, setup="", slots=False, k_range=False) %}
 {% if stage != "whole" %}
 {{ binding("partial", "array<vec4<f32>>") }}
@@ -111,10 +112,14 @@ fn main(
         if (li == 0u) { chosen_slot = atomicLoad(&smallest_slot); }
         current_slot = workgroupUniformLoad(&chosen_slot);
         if (current_slot == 0xffffffffu) { break; }
-{{ product(a_by_k, b_by_k) }}
+{% for t in range((bm * bk // 4 + threads - 1) // threads) %}
+        let row_a{{ t }} = m0 + {{ row_of(t, a_by_k, bm) }};
+        let on_a{{ t }} = row_a{{ t }} < params.M && slot_of(min(row_a{{ t }}, params.M - 1u)) == current_slot;
+{% endfor %}
+{{ product(a_by_k, b_by_k, True) }}
     }
 {% else %}
-{{ product(a_by_k, b_by_k) }}
+{{ product(a_by_k, b_by_k, False) }}
 {% endif %}
 {% for i in range(tm) %}
     {
@@ -139,15 +144,15 @@ fn main(
 {# Vectors from one k to the next in workgroup memory: one is left out so that writes along k hit different banks. #}
 {% macro stride(rows, by_k) %}{{ rows // 4 + (1 if by_k else 0) }}{% endmacro %}
 
-{% macro product(a_by_k, b_by_k) %}
-{{ load("a", a_by_k, bm, "m0", "k_begin", "var ") }}
+{% macro product(a_by_k, b_by_k, slots) %}
+{{ load("a", a_by_k, bm, "m0", "k_begin", "var ", slots) }}
 {{ load("b", b_by_k, bn, "n0", "k_begin", "var ") }}
     for (var k0 = k_begin; k0 < k_end; k0 += {{ bk }}u) {
         workgroupBarrier();
 {{ keep("a", a_by_k, bm, "m0") }}
 {{ keep("b", b_by_k, bn, "n0") }}
         workgroupBarrier();
-{{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "") }}
+{{ load("a", a_by_k, bm, "m0", "k0 + " ~ bk ~ "u", "", slots) }}
 {{ load("b", b_by_k, bn, "n0", "k0 + " ~ bk ~ "u", "") }}
 {% for k in range(bk) %}
 {% for h in range(tm // 4) %}
@@ -176,9 +181,9 @@ fn main(
 {% if (t + 1) * threads > rows * bk // 4 %}if (li < {{ rows * bk // 4 - t * threads }}u) {% endif %}
 {% endmacro %}
 
-{% macro load(name, by_k, rows, origin, k, declare) %}
+{% macro load(name, by_k, rows, origin, k, declare, slots=False) %}
 {% for t in range((rows * bk // 4 + threads - 1) // threads) %}
-        {{ declare }}raw_{{ name }}{{ t }} = fetch_{{ name }}({{ origin }} + {{ row_of(t, by_k, rows) }}, {{ k }} + {{ k_of(t, by_k, rows) }});
+        {{ declare }}raw_{{ name }}{{ t }} = fetch_{{ name }}({{ origin }} + {{ row_of(t, by_k, rows) }}, {{ k }} + {{ k_of(t, by_k, rows) }}{{ ', on_a' ~ t if slots }});
 {% endfor %}
 {% endmacro %}
 
@@ -205,13 +210,12 @@ alias Raw{{ name | upper }} = vec4<f32>;
 fn expand_{{ name }}(raw: vec4<f32>, row: u32, k: u32) -> vec4<f32> { return raw; }
 {% endmacro %}
 
-{# Ternary codes of a word, as linear_gemm.wgsl describes it: the four at bits 0, 8, 16, 24, minus one, for operand <name>.
+{# Ternary codes of a word, as linear_gemm.wgsl describes it: the four at bits 0, 8, 16, 24, minus one.
    Small integers in the low bits of 2^23's mantissa become floats without a conversion, which costs 4 times an addition. #}
-{% macro ternary(name) %}
-alias Raw{{ name | upper }} = u32;
+{% macro ternary() %}
 const ZERO_CODES = 0x01010101u;
-fn expand_{{ name }}(raw: u32, row: u32, k: u32) -> vec4<f32> {
-    let codes = (vec4<u32>(raw) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(3u);
+fn ternary(word: u32) -> vec4<f32> {
+    let codes = (vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(3u);
     return bitcast<vec4<f32>>(codes | vec4<u32>(0x4b000000u)) - 8388609.0;
 }
 {% endmacro %}

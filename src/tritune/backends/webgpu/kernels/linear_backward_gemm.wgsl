@@ -8,20 +8,22 @@ dy f32 [T, Out]; words as in linear_gemm.wgsl; dx f32 [T, In], =. As a product: 
 {{ prelude.params("M: u32", "N: u32", "K: u32") }}
 {{ binding("dy", "array<vec4<f32>>") }}
 {{ binding("words", "array<u32>") }}
-{{ binding("row_scales", "array<vec4<f32>>") }}
+{{ binding("row_scales", "array<f32>") }}
 {{ binding("dx", "array<vec4<f32>>") }}
-alias RawA = vec4<f32>;
+{{ gemm.plain("a") }}
 fn fetch_a(row: u32, k: u32) -> RawA {
     if (row >= params.M || k >= params.K) { return RawA(); }
     return dy[(row * params.K + k) / 4u];
 }
-fn expand_a(raw: RawA, row: u32, k: u32) -> vec4<f32> {
-    return raw * row_scales[k / 4u];
+// Ternary codes and the scale of their row.
+struct RawB { codes: u32, scale: f32 }
+{{ gemm.ternary() }}
+fn fetch_b(n: u32, k: u32) -> RawB {
+    if (n >= params.N || k >= params.K) { return RawB(ZERO_CODES, 0.0); }
+    return RawB(words[k * ((params.N + 15u) / 16u) + n / 16u] >> (2u * (n / 4u % 4u)), row_scales[k]);
 }
-{{ gemm.ternary("b") }}
-fn fetch_b(n: u32, k: u32) -> u32 {
-    if (n >= params.N || k >= params.K) { return ZERO_CODES; }
-    return words[k * ((params.N + 15u) / 16u) + n / 16u] >> (2u * (n / 4u % 4u));
+fn expand_b(raw: RawB, n: u32, k: u32) -> vec4<f32> {
+    return ternary(raw.codes) * raw.scale;
 }
 fn store(m: u32, n: u32, c: vec4<f32>) {
 {{ gemm.put("dx", True, "m", "n", "params.N") }}

@@ -23,7 +23,9 @@ fn expand_a(raw: u32, row: u32, k: u32) -> vec4<f32> {
 {% else %}
 {{ gemm.plain("a") }}
 {% endif %}
-{{ gemm.ternary("b") }}
+alias RawB = u32;
+{{ gemm.ternary() }}
+fn expand_b(raw: u32, row: u32, k: u32) -> vec4<f32> { return ternary(raw); }
 fn fetch_a(row: u32, k: u32) -> RawA {
     if (row >= params.M || k >= params.K) { return RawA(); }
     return x[row * (params.K / 4u) + k / 4u];

@@ -19,8 +19,8 @@ As a product: M = T, N = width (parts * rank), K; repeated for each slot that oc
 var<private> current_slot: u32;
 fn slot_of(m: u32) -> u32 { return slot[m]; }
 alias RawA = vec4<f32>;
-fn fetch_a(row: u32, k: u32) -> RawA {
-    if (row >= params.M || slot[row] != current_slot) { return RawA(); }
+fn fetch_a(row: u32, k: u32, on: bool) -> RawA {
+    if (!on) { return RawA(); }
     return four_of_x(row, k, params.K);
 }
 fn expand_a(raw: RawA, row: u32, k: u32) -> vec4<f32> {

@@ -25,8 +25,8 @@ fn k_range(m0: u32, n0: u32) -> vec2<u32> {
     return vec2<u32>(part_start(n0 / params.rank), min(part_start(last / params.rank + 1u), params.K));
 }
 {{ gemm.plain("a") }}
-fn fetch_a(row: u32, k: u32) -> RawA {
-    if (row >= params.M || slot[row] != current_slot) { return RawA(); }
+fn fetch_a(row: u32, k: u32, on: bool) -> RawA {
+    if (!on) { return RawA(); }
     return four_of_dy(row, k, params.K);
 }
 {{ gemm.plain("b") }}

@@ -19,8 +19,8 @@ As a product: M = T, N = In, K = width.
 var<private> current_slot: u32;
 fn slot_of(m: u32) -> u32 { return slot[m]; }
 {{ gemm.plain("a") }}
-fn fetch_a(row: u32, k: u32) -> RawA {
-    if (row >= params.M || slot[row] != current_slot) { return RawA(); }
+fn fetch_a(row: u32, k: u32, on: bool) -> RawA {
+    if (!on) { return RawA(); }
     return four_of_down_grad(row, k, params.K);
 }
 {{ gemm.plain("b") }}

@@ -27,14 +27,10 @@ fn fetch_a(row: u32, k: u32) -> RawA {
     if (k >= params.K) { return RawA(); }
     return four_of_dy(k, row, params.M);
 }
-alias RawB = vec4<f32>;
+{{ gemm.plain("b") }}
 fn fetch_b(row: u32, k: u32) -> RawB {
     if (k >= params.K) { return RawB(); }
-    return four_of_down(k, row, params.N);
-}
-fn expand_b(raw: RawB, row: u32, k: u32) -> vec4<f32> {
-    if (k >= params.K) { return raw; }
-    return raw * multiplier[k];
+    return multiplier[k] * four_of_down(k, row, params.N);
 }
 fn store(m: u32, n: u32, sums: vec4<f32>) {
     let part = part_of(m);
