@@ -2,7 +2,8 @@
 // coefficients[r] * (softmax - onehot), in place.
 //
 // logits f32 [R, V]; targets i32 [R], -1 = spare row (nll 0, gradient 0); coefficients, nll f32 [R].
-// Work: one workgroup a row; a pass with a running maximum and sum a thread, and one for the gradient.
+// Work: one workgroup a row; a pass with a running maximum and sum a thread, and one for the gradient, each with four loads
+// on their way at a time: a row has far more elements than a workgroup has threads.
 
 {% import "prelude.wgsl" as prelude with context %}
 {{ prelude.params("R: u32", "V: u32") }}
@@ -41,13 +42,19 @@ var<workgroup> row_target: i32;
     }
     var top = LOWEST;
     var total = 0.0;
-    for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
-        let x = logits[first + i];
-        if x > top {
-            total *= exp(top - x);
-            top = x;
+    for (var i = li; i < params.V; i += {{ 4 * workgroup_size }}u) {
+{% for u in range(4) %}
+        var x{{ u }} = LOWEST;
+        if i + {{ u * workgroup_size }}u < params.V { x{{ u }} = logits[first + i + {{ u * workgroup_size }}u]; }
+{% endfor %}
+        let x = vec4<f32>(x0, x1, x2, x3);
+        let largest = max(max(x0, x1), max(x2, x3));
+        if largest > top {
+            total *= exp(top - largest);
+            top = largest;
         }
-        total += exp(x - top);
+        let shares = exp(x - top);
+        total += shares.x + shares.y + shares.z + shares.w;
     }
     let row_top = workgroup_max_f32(top);
     let row_total = workgroup_sum_f32(total * exp(top - row_top));
@@ -59,9 +66,17 @@ var<workgroup> row_target: i32;
     workgroupBarrier();  // the first thread has read the target's logit
     let coefficient = coefficients[row];
     let inverse = 1.0 / row_total;
-    for (var i = li; i < params.V; i += {{ workgroup_size }}u) {
-        let probability = exp(logits[first + i] - row_top) * inverse;
-        logits[first + i] = coefficient * select(probability, probability - 1.0, i == u32(goal));
+    for (var i = li; i < params.V; i += {{ 4 * workgroup_size }}u) {
+{% for u in range(4) %}
+        let at{{ u }} = i + {{ u * workgroup_size }}u;
+        let x{{ u }} = logits[first + min(at{{ u }}, params.V - 1u)];
+{% endfor %}
+{% for u in range(4) %}
+        if at{{ u }} < params.V {
+            let probability = exp(x{{ u }} - row_top) * inverse;
+            logits[first + at{{ u }}] = coefficient * select(probability, probability - 1.0, at{{ u }} == u32(goal));
+        }
+{% endfor %}
     }
 {% endif %}
 }
