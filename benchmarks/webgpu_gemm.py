@@ -228,13 +228,18 @@ def attention(bench: Bench, rows: Rows, count: int, length: int, explore: bool) 
             lambda: backend.causal_attention_backward(qkv, o, lse, do, rows, dqkv, *shape, delta),
         ),
     }
+    own, storage = backend.plan_attention, backend.device.info.limits["max-compute-workgroup-storage-size"]
+
+    def plan(queries: int, size: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
+        if tile is not None and tile.workgroup_bytes(size, operands) <= storage:
+            return tile
+        return own(queries, size, operands=operands, sums=sums)
+
+    backend.plan_attention = plan
     for tile in ATTENTION_TILES if explore else (None,):
-        if tile is not None:
-            backend.plan_attention = lambda *_, tile=tile, **__: tile
         for op, (factor, call) in ops.items():
             bench.row(f"{op} {name}", call, factor * flops, str(tuple(tile or ())))
-    if explore:
-        del backend.plan_attention
+    del backend.plan_attention
 
 
 def row_ops(bench: Bench, rows: Rows, count: int) -> None:

@@ -17,6 +17,11 @@ class AttentionTile(NamedTuple):
         """Vectors of a workgroup."""
         return 8 * self.own
 
+    def workgroup_bytes(self, head_dim: int, operands: int) -> int:
+        """Workgroup memory: walked vectors of each operand, their weights, and a number of each query and column."""
+        walked, fours = self.columns * self.walked, self.size // 4
+        return 16 * (operands * walked * (head_dim // 4 + 1 + fours + 1) + fours * self.columns) + 64
+
 
 LARGE = AttentionTile(8, 16, 2)
 GPU = (AttentionTile(4, 16, 2), AttentionTile(4, 16, 1), AttentionTile(4, 8, 1))
@@ -38,12 +43,6 @@ def plan_attention(
     tiles = SOFTWARE if software else (LARGE, *GPU) if queries >= MANY_QUERIES else GPU
     for tile in tiles:
         slots = -(-head_dim // (4 * tile.columns))
-        if tile.own * slots * sums <= MOST_SUMS and _bytes(tile, head_dim, operands) <= storage:
+        if tile.own * slots * sums <= MOST_SUMS and tile.workgroup_bytes(head_dim, operands) <= storage:
             return tile
     return tiles[-1]
-
-
-def _bytes(tile: AttentionTile, head_dim: int, operands: int) -> int:
-    """Workgroup memory: operands and weights, and a number of each query and column."""
-    walked, fours = tile.columns * tile.walked, tile.size // 4
-    return 16 * (operands * walked * (head_dim // 4 + 1 + fours + 1) + fours * tile.columns) + 64

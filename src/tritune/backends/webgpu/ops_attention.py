@@ -86,7 +86,7 @@ class AttentionOps(FewRowsAttention, GemmOps):
             return
         self._queries(
             "paged_attention",
-            (heads, kv_heads, head_dim),
+            shape,
             q.shape[0],
             [k_cache.shape[2], block_tables.shape[1], head_dim**-0.5],
             [q, k_cache, v_cache, rows.positions, rows.sequence, block_tables, o],
