@@ -11,7 +11,7 @@ from tritune.models.bitnet import BitNet
 from tritune.models.cache import BLOCK_SIZE, KVCache
 from tritune.models.inference import InferenceState
 
-PREFILL_ROWS = 256
+PREFILL_ROWS = 512
 """Rows of a prompt that go through the model at once."""
 
 
