@@ -53,6 +53,15 @@ def test_training_lowers_the_loss(train: Cli, model: tritune.Model, rows: Path, 
     assert mean_loss(model, trained, rows) < 0.8 * mean_loss(model, fresh, rows)
 
 
+def test_curves_go_to_a_tracker_and_into_a_picture(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    result = train("--report-to", "tensorboard", "--log-every", "1")
+    assert result.code == 0, result.err
+    assert len(list((tmp_path / "out").glob("events.out.tfevents.*"))) == 1
+    assert cli("plot", tmp_path / "out", "-o", tmp_path / "curves.svg").code == 0
+    assert "found 'mlflow'" in train("--overwrite", "--report-to", "mlflow").error
+
+
 def test_starts_from_an_adapter_and_keeps_its_settings(
     train: Cli, cli: Cli, tiny: Path, rows: Path, adapter: Path, tmp_path: Path
 ) -> None:

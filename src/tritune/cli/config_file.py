@@ -13,7 +13,7 @@ from tritune.cli.settings import DEFAULTS, LORA, TRAIN, Layers, TargetModules, k
 from tritune.errors import ConfigError
 from tritune.formats.fields import is_integer, is_number, short
 
-TEXTS = ("model", "data", "eval_data", "output", "adapter", "resume", "device", "chat_template")
+TEXTS = ("model", "data", "eval_data", "output", "adapter", "resume", "device", "chat_template", "report_to")
 """Flags of ``train`` besides the settings of LoRAConfig and TrainConfig; and ``threads``, a number."""
 
 MAX_BYTES = 1 << 20

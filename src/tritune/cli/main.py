@@ -16,6 +16,7 @@ from tritune.cli.eval import evaluate
 from tritune.cli.export import export
 from tritune.cli.generate import generate
 from tritune.cli.info import info
+from tritune.cli.plot import plot
 from tritune.cli.train import train
 
 
@@ -39,7 +40,7 @@ def commands() -> None:
     """
 
 
-for command in (demo, train, data, evaluate, generate, chat, info, adapter, export):
+for command in (demo, train, data, evaluate, generate, chat, info, adapter, export, plot):
     commands.add_command(command)
 
 

@@ -80,6 +80,13 @@ SHOWN_PROMPT = 80
 @threads_option
 @template_option
 @profile_option
+@click.option(
+    "--report-to",
+    default="none",
+    show_default=True,
+    metavar="NAMES",
+    help="Where curves go besides log.jsonl: some of tensorboard, wandb and trackio, with commas.",
+)
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="The same settings in YAML; flags win.")
 @click.pass_context
 def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any) -> None:
@@ -162,8 +169,10 @@ class _Saved(Callback):
 def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output: Path, overwrite: bool) -> Path:
     import tritune
     from tritune.training import TerminalProgress
+    from tritune.training.trackers import TrackerCallback, make_trackers
 
     saved = _Saved()
+    trackers = make_trackers(values["report_to"], output)  # before a model is loaded: a package may be missing
     try:
         model = load_model(values["model"], values["device"], values["chat_template"], threads=values["threads"])
         say_what_is_missing(values["device"])
@@ -179,7 +188,7 @@ def _run(values: dict[str, Any], lora: LoRAConfig, settings: TrainConfig, output
                 output=output,
                 resume=values["resume"],
                 overwrite=overwrite,
-                callbacks=[TerminalProgress(), saved],
+                callbacks=[TerminalProgress(), TrackerCallback(trackers, values), saved],
             )
     except KeyboardInterrupt:
         if saved.path is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +61,7 @@ class TerminalProgress(Callback):
     def on_log(self, log: StepLog) -> None:
         if self._progress is None or self._task is None:
             return
-        status = f"loss {log.loss:.3f} · {log.tokens_per_second:.0f} tokens/s"
+        status = f"loss {log.loss:.3f} · lr {log.lr:.1e} · {log.tokens_per_second:.0f} tokens/s{_peak_memory()}"
         if log.skipped_steps:
             status += f" · [red]{log.skipped_steps} skipped[/]"
         self._progress.update(self._task, completed=log.step, status=status)
@@ -94,6 +95,16 @@ class TerminalProgress(Callback):
             self.console.print(
                 f"lowest held-out loss: {end.best_eval_loss:.4f}, after step {end.best_step}", highlight=False
             )
+
+
+def _peak_memory() -> str:
+    """The most host memory that the process has held, where the system tells."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return ""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return f" · {peak / 2**30:.1f} GiB"
 
 
 def _coloured(example: str) -> Text:
