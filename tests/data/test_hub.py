@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tritune.data import ChatRow, open_rows
+from tritune.data import ChatRow, CompletionRow, open_rows
 from tritune.data.hub import HubValues, is_hub_id
 from tritune.data.source import RowSource
 from tritune.errors import DataError
@@ -48,6 +49,23 @@ def test_rows_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert rows.fingerprint
     with pytest.raises(DataError, match="org/name#train: row 3: no answer of the assistant to learn"):
         rows.read_all()
+
+
+def test_a_data_set_is_loaded_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes a folder of that name for the data set: no network."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    for split, count in (("train", 3), ("validation", 2)):
+        rows = [json.dumps({"prompt": "p", "completion": f"{split} {n}"}) for n in range(count)]
+        (tmp_path / "org" / "name" / f"{split}.jsonl").write_text("\n".join(rows))
+    for text, split, count in (("org/name", "train", 3), ("org/name", "valid", 2), ("org/name#validation", "train", 2)):
+        values = HubValues.load(text, split)
+        assert len(values) == count
+    assert RowSource(values)[1] == CompletionRow("p", "validation 1", 2)
+    with pytest.raises(DataError, match=r"data org/name#nothing: no such file, and not to be had from the Hub \("):
+        HubValues.load("org/name#nothing", "train")
 
 
 def test_a_name_that_is_nothing(tmp_path: Path) -> None:

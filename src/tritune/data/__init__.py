@@ -1,6 +1,6 @@
 """From a file of rows to packed batches: rows, examples (tokens and which of them are trained), micro-batches."""
 
-from tritune.data.batches import Batch, BatchPosition, BatchStream, pack
+from tritune.data.batches import Batch, pack
 from tritune.data.build import ExampleSet, build_examples
 from tritune.data.dataset import Dataset
 from tritune.data.encode import Encoded, PromptStyle, RowEncoder, TrainOn, alpaca_prompt
@@ -17,8 +17,6 @@ from tritune.data.stream import DataStream, StreamPosition
 __all__ = [
     "AlpacaRow",
     "Batch",
-    "BatchPosition",
-    "BatchStream",
     "ChatRow",
     "CompletionRow",
     "Data",

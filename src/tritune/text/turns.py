@@ -100,7 +100,8 @@ class _Rendering:
         _check(messages)
         self._guard = _Guard(tokenizer, messages, template.source)
         self._messages = [self._guard.protect_message(message) for message in messages]
-        self._text = self._render(self._messages, add_generation_prompt)
+        self._prefixes: dict[tuple[int, bool], str] = {}
+        self._text = self._prefix(len(self._messages), add_generation_prompt)
 
     def encode(self, start: int, end: int) -> list[int]:
         """Ids of a piece of the rendered text."""
@@ -147,12 +148,12 @@ class _Rendering:
 
     def _answer(self, index: int) -> tuple[int, int] | None:
         """Offsets of the answer of message ``index`` with all that ends its turn, or None when they cannot be told."""
-        before = self._render(self._messages[:index], True) if index else ""
-        whole = self._render(self._messages[: index + 1], False)
+        before = self._prefix(index, True) if index else ""
+        whole = self._prefix(index + 1, False)
         if not (self._text.startswith(before) and self._text.startswith(whole) and len(before) <= len(whole)):
             return None
         start = len(before)
-        if index and before != self._render(self._messages[:index], False):
+        if index and before != self._prefix(index, False):
             return start, len(whole)
         # The template has no generation prompt: what stands before the content is a header, unless it is only space.
         content = self._content_offset(index)
@@ -166,6 +167,13 @@ class _Rendering:
         swapped = self._render([*self._messages[:index], {**self._messages[index], "content": marker}], False)
         offset = swapped.find(marker)
         return offset if offset >= 0 and self._text.startswith(swapped[:offset]) else None
+
+    def _prefix(self, count: int, add_generation_prompt: bool) -> str:
+        """The text of the first ``count`` messages, rendered once."""
+        key = (count, add_generation_prompt)
+        if key not in self._prefixes:
+            self._prefixes[key] = self._render(self._messages[:count], add_generation_prompt)
+        return self._prefixes[key]
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         return self._template.render(messages, add_generation_prompt, self._tokenizer.named_tokens)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tritune.backends.base import OPTIMIZER_SETTINGS
 from tritune.data import Dataset, DataStream, Example, StreamPosition, show_example
-from tritune.errors import TrainingError
+from tritune.errors import DataError, TrainingError
 from tritune.lora import Adapter, AdapterPool
 from tritune.lora.types import Floats
 from tritune.model import Model
@@ -123,6 +123,10 @@ class Trainer:
                 self._after_step()
             self._reason = "finished" if self.is_done else "patience"
             self._finish()
+        except DataError:  # a row of a long file that cannot be used: what was trained up to it is not lost
+            if self.progress.step:
+                self._finish()
+            raise
         except KeyboardInterrupt:
             self._reason = "interrupted"
             if self.progress.step and not self.interrupts.at_once:
