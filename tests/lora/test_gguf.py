@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,24 @@ def matrix(rows: int, columns: int, kind: str = "f32") -> tuple[int, tuple[int, 
 def test_alpha_zero_or_none_means_a_scale_of_one(alpha: float | None, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(adapter_file(adapter__lora__alpha=alpha))
     assert [target.scale for target in Adapter.load(tmp_path / "a", LLAMA).targets] == [1.0]
+
+
+def test_a_small_file_that_would_be_large_in_memory_is_refused(tmp_path: Path) -> None:
+    rank = 40_000
+    tensors = {f"blk.{n}.{m}.weight.lora_{x}": matrix(*shape)
+               for n in range(3) for m, rows in (("attn_q", 24), ("attn_output", 24), ("ffn_gate", 48))
+               for x, shape in (("a", (1, 24)), ("b", (rows, 1)))}  # fmt: skip
+    big = {"blk.0.ffn_up.weight.lora_a": matrix(rank, 24), "blk.0.ffn_up.weight.lora_b": matrix(48, rank)}
+    deep = replace(LLAMA.config, num_layers=300)
+    more = {
+        name.replace("blk.1", f"blk.{n}"): tensors[name] for n in range(3, 300) for name in tensors if "blk.1" in name
+    }
+    (tmp_path / "a").write_bytes(adapter_file(tensors | more | big))
+    tracemalloc.start()
+    with pytest.raises(AdapterError, match=r"ranks from 1 to 40000 in one adapter, which would take \d+\.\d GiB"):
+        Adapter.load(tmp_path / "a", Base(deep))
+    assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    tracemalloc.stop()
 
 
 def test_float16_is_read(tmp_path: Path) -> None:

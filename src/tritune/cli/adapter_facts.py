@@ -9,6 +9,7 @@ from tritune.cli.facts import OpenedModel
 from tritune.lora import Adapter
 from tritune.lora.deltas import Distance, delta_norms, distances
 from tritune.lora.files import detect_format, read_adapter, weights_file
+from tritune.lora.patterns import plain
 from tritune.models.linears import PROJECTIONS, module_path
 
 Value = TypeVar("Value", int, float)
@@ -28,7 +29,7 @@ def adapter_facts(path: str, model: OpenedModel | None) -> dict[str, Any]:
     return {
         "path": path,
         "format": kind,
-        "base_model": adapter.base_model or None,
+        "base_model": plain(adapter.base_model) or None,
         "rank": _one_or_range([target.rank for target in adapter.targets]),
         "alpha": _one_or_range([target.alpha for target in adapter.targets]),
         "scale": _one_or_range([target.scale for target in adapter.targets]),

@@ -6,6 +6,7 @@ usable: an adapter never loads "successfully" and does nothing.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import numpy as np
 from tritune.errors import AdapterError
 from tritune.lora.adapter import Adapter, tensor_name
 from tritune.lora.config import LoRAConfig, Target, lora_scale
+from tritune.lora.layout import make_layout
 from tritune.lora.patterns import plain
 from tritune.lora.peft_config import Module, describe
 from tritune.lora.types import Floats
@@ -30,6 +32,10 @@ LAYER = r"(0|[1-9]\d{0,8})"
 """A layer's number in a tensor's name, for the formats' regular expressions."""
 
 OTHER_LETTER = str.maketrans("ABab", "BAba")
+
+MAX_PADDED = 1 << 26
+MAX_PADDING = 32
+"""A file whose padded size is more than this many values and this many times its own is refused."""
 
 # What a tensor of another kind says about the adapter.
 OTHER_KINDS = {
@@ -167,6 +173,7 @@ def assemble(tensors: AdapterTensors, settings: Settings, model: ModelConfig, ba
     """
     pairs = pairs_of(tensors, model.num_layers)
     targets = tuple(_target(tensors, module, pair, settings, model) for module, pair in pairs.items())
+    _check_padding(tensors, targets, model)
     adapter = Adapter(lora_config(settings, targets, model), model, targets, settings.base_model or base_name)
     places = adapter.tensors()
     for (layer, projection), pair in pairs.items():
@@ -174,6 +181,18 @@ def assemble(tensors: AdapterTensors, settings: Settings, model: ModelConfig, ba
             places[tensor_name(layer, projection, matrix)][...] = tensors.values(name)
     _warn_of_other_base(settings, base_name)
     return adapter
+
+
+def _check_padding(tensors: AdapterTensors, targets: tuple[Target, ...], model: ModelConfig) -> None:
+    """Refuse a file that is small and would be large in memory, where all ranks are padded to the largest."""
+    rank = max(target.rank for target in targets)
+    padded = make_layout(model, {(target.layer, GROUP_OF[target.projection]) for target in targets}, rank).size
+    held = sum(math.prod(shape) for shape in tensors.shapes.values())
+    if padded > MAX_PADDED and padded > MAX_PADDING * held:
+        least = min(target.rank for target in targets)
+        raise AdapterError(
+            f"{tensors.path}: ranks from {least} to {rank} in one adapter, which would take {padded / 2**28:.1f} GiB"
+        )
 
 
 def _target(tensors: AdapterTensors, module: Module, pair: Pair, settings: Settings, model: ModelConfig) -> Target:
