@@ -309,3 +309,18 @@ def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
         program.run()
     assert len(waits) >= 4
     assert waits == sorted(waits)
+
+
+def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tritune.backends.cpu._native", None)
+    backend = opened()
+    assert backend._runner._replay.__name__ == "from_python"
+    x = rng.integers(-128, 128, (2, 8)).astype(np.int8)
+    bound, y, z = backend.upload(x, "i8"), backend.empty((2, 3)), backend.upload(np.ones((4,)))
+    with backend.record() as program:
+        smoke(backend, bound, y)
+        backend.zero(z)
+        smoke(backend, bound, y, offset=-2.0)
+    program.run()
+    np.testing.assert_array_equal(backend.read(y), expected(x, -2.0))
+    assert backend.read(z).tolist() == [0] * 4

@@ -6,7 +6,7 @@ Everything that a run needs (pipelines, bind groups, staging) is made while reco
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from tritune.errors import DeviceError
 
 from .buffers import Bytes, WebGPUBuffer, as_array, own_buffer, round_up
 from .prepare import Dispatch
+from .replay import Items
 from .work import RecordedOp, Work
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ KEPT_RUNS = 2
 
 @dataclass(frozen=True)
 class Part:
-    """Dispatches that are submitted together: (pipeline, None if it is the last one's; bind group; grid) as raw ids."""
+    """Dispatches that are submitted together."""
 
-    items: Sequence[tuple[Any, Any, int, int, int]]
+    items: Items
     seconds: float  # an estimate
 
 

@@ -22,6 +22,7 @@ from .memory import Memory
 from .prepare import Dispatch
 from .profile import Profiler, bytes_of
 from .program import Part, Staging, WebGPUProgram
+from .replay import Items, raw_items, replayer
 
 AHEAD = 2
 """Submits that the device has not finished when another one is made."""
@@ -43,6 +44,7 @@ class Runner:
         self._lib: Any = lib
         self._checked_lib: Any = libf
         self._ffi: Any = ffi
+        self._replay = replayer()
         self._commands: Any = self._ffi.new("WGPUCommandBuffer[1]")
         self._in_flight: deque[int] = deque()
         self.profiler: Profiler | None = None
@@ -123,18 +125,11 @@ class Runner:
         for buffer, offset in program.fetched.values():
             copy(encoder, buffer.arena.handle._internal, buffer.offset, target, offset, max(buffer.nbytes, 4))
 
-    def _encode(self, encoder: Any, items: Sequence[tuple[Any, Any, int, int, int]]) -> None:
+    def _encode(self, encoder: Any, items: Items) -> None:
         """One compute pass."""
-        raw, null = self._lib, self._ffi.NULL
-        set_pipeline = raw.wgpuComputePassEncoderSetPipeline
-        set_group = raw.wgpuComputePassEncoderSetBindGroup
-        dispatch = raw.wgpuComputePassEncoderDispatchWorkgroups
-        target = raw.wgpuCommandEncoderBeginComputePass(encoder, null)
-        for pipeline, group, x, y, z in items:
-            if pipeline is not None:
-                set_pipeline(target, pipeline)
-            set_group(target, 0, group, 0, null)
-            dispatch(target, x, y, z)
+        raw = self._lib
+        target = raw.wgpuCommandEncoderBeginComputePass(encoder, self._ffi.NULL)
+        self._replay(target, items)
         raw.wgpuComputePassEncoderEnd(target)
         raw.wgpuComputePassEncoderRelease(target)
 
@@ -164,14 +159,3 @@ class Runner:
                 for number in range(op.start, op.end):
                     seconds[number] += whole / len(dispatches)
         return seconds
-
-
-def raw_items(dispatches: Sequence[Dispatch]) -> list[tuple[Any, Any, int, int, int]]:
-    """What the loop over dispatches needs; the pipeline only where it changes."""
-    items: list[tuple[Any, Any, int, int, int]] = []
-    current: Any = None
-    for d in dispatches:
-        pipeline = None if d.pipeline is current else d.pipeline._internal
-        items.append((pipeline, d.group._internal, *d.grid))
-        current = d.pipeline
-    return items

@@ -17,6 +17,7 @@ void bind_rows(nb::module_& module);       // bind_rows.cpp: rows, optimizer, sa
 void bind_linear(nb::module_& module);     // bind_linear.cpp: ternary products and LoRA
 void bind_head(nb::module_& module);       // bind_head.cpp: logits and loss
 void bind_attention(nb::module_& module);  // bind_attention.cpp
+void bind_replay(nb::module_& module);     // replay.cpp: not the CPU's, but native too
 
 namespace {
 
@@ -58,6 +59,7 @@ NB_MODULE(_native, module) {
     bind_linear(module);
     bind_head(module);
     bind_attention(module);
+    bind_replay(module);
 }
 
 }  // namespace tritune
