@@ -16,6 +16,7 @@ from .buffers import WebGPUBuffer, item_bytes
 from .memory import Memory
 
 CODES_A_WORD = 16
+_PACKED_AT_ONCE = 1 << 18  # codes; they stay in a core's cache
 # Sums of products of an int8 and a ternary number stay exact in f32 up to 2^24.
 MAX_IN_FEATURES = (1 << 24) // 128
 
@@ -68,11 +69,20 @@ def pack_codes(codes: NDArray[np.int8]) -> NDArray[np.uint32]:
     """Ternary numbers int8 [N, K] as words u32 [N, ceil(K / 16)]: see WebGPUTernary."""
     rows, columns = codes.shape
     words = -(-columns // CODES_A_WORD)
-    padded = np.ones((rows, words * CODES_A_WORD), dtype=np.uint8)
-    padded[:, :columns] = codes.view(np.uint8) + np.uint8(1)  # -1 is 255, and wraps to 0
-    by_byte = padded.reshape(rows, words, 4, 4)  # [.., j, b]: column 4j + b
-    packed = by_byte[:, :, 0] | by_byte[:, :, 1] << 2 | by_byte[:, :, 2] << 4 | by_byte[:, :, 3] << 6
-    return np.ascontiguousarray(packed).view("<u4").reshape(rows, words).astype(np.uint32, copy=False)
+    packed = np.empty((rows, words), np.uint32)
+    step = max(1, _PACKED_AT_ONCE // max(1, words * CODES_A_WORD))
+    padded = np.ones((min(step, rows), words * CODES_A_WORD), dtype=np.uint8)
+    for start in range(0, rows, step):
+        part = codes[start : start + step]
+        wide = padded[: len(part)]
+        np.add(part.view(np.uint8), 1, out=wide[:, :columns])  # -1 is 255, and wraps to 0
+        fours = wide.view("<u4").reshape(len(part), words, 4)  # [.., j]: columns 4j … 4j + 3 as bytes
+        out = packed[start : start + step]
+        out[...] = fours[:, :, 3]
+        for j in (2, 1, 0):
+            out <<= 2
+            out |= fours[:, :, j]
+    return packed
 
 
 def upload_ternary(memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float]], max_binding: int) -> WebGPUTernary:
