@@ -188,14 +188,16 @@ class Model:
         recompute: bool = True,
         dropout: float = 0.0,
         own_b_settings: bool = False,
+        noisy: bool = False,
         exclusive: bool = False,
     ) -> tuple[AdapterPool, TrainingState]:
         """A pool with the adapter's weights loaded, and what it takes to train it; the last one is reused if it fits.
 
         dropout: of the LoRA inputs; its seed and step are read from ``dropout_state``. own_b_settings: the optimizer
-        reads ``settings_b`` for B. exclusive: nobody else will be given this one.
+        reads ``settings_b`` for B. noisy: ``noise`` is added to the embeddings. exclusive: nobody else will be given
+        this one.
         """
-        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute, dropout, own_b_settings)
+        key = (adapter.targets, max_rows, max_sequences, start_layer, recompute, dropout, own_b_settings, noisy)
         found = self._training if self._training is not None and self._training[0] == key else None
         self._training = None
         if found is None:
@@ -213,6 +215,7 @@ class Model:
                 recompute=recompute,
                 dropout_state=dropout_state,
                 b_start=pool.layout.b_start if own_b_settings else None,
+                noisy=noisy,
             )
             found = (key, pool, state)
         else:

@@ -55,6 +55,7 @@ OTHER = {
     "sample_prompts": ("hello", ("hello",)),
     "sample_tokens": ("5", 5),
     "lora_plus_ratio": ("16", 16.0),
+    "neftune_alpha": ("5", 5.0),
     "start_layer": ("1", 1),
     "recompute": (None, False),
 }

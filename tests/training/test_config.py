@@ -50,6 +50,7 @@ WRONG = [
     ("sample_prompts", ("hello", 3)),
     ("sample_tokens", 0),
     ("lora_plus_ratio", 0.0),
+    ("neftune_alpha", -1),
     ("start_layer", -1),
     ("recompute", "yes"),
     ("recompute", 1),

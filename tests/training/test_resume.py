@@ -91,6 +91,7 @@ def test_resuming_anywhere_equals_a_straight_run(
     numpy_model: Model, tmp_path: Path, step: int, accumulation: int
 ) -> None:
     config = replace(CONFIG, max_steps=8, grad_accumulation=accumulation)
+    config = replace(config, neftune_alpha=5.0)
     straight = train(numpy_model, ROWS, LORA, config)
     stopped(numpy_model, tmp_path, step, config)
     found = train(numpy_model, ROWS, LORA, config, output=tmp_path, resume=tmp_path / f"checkpoint-{step}")

@@ -167,6 +167,11 @@ TRAIN = (
     ),
     Setting("sample_prompts", ("--sample-prompt",), "A prompt to answer at each evaluation; may be given repeatedly."),
     Setting("sample_tokens", ("--sample-tokens",), "Most tokens of such an answer."),
+    Setting(
+        "neftune_alpha",
+        ("--neftune-alpha", "--neftune-noise-alpha"),
+        "Noise on the embeddings that are trained on, ± alpha / √(length · hidden size); 0 = none.",
+    ),
     Setting("lora_plus_ratio", ("--lora-plus-ratio", "--loraplus-lr-ratio"), "Learning rate of B / that of A (LoRA+)."),
     Setting("start_layer", ("--start-layer",), "Layers below this one are not trained."),
     Setting(

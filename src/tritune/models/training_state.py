@@ -70,10 +70,13 @@ class TrainingState:
         recompute: bool = True,
         dropout_state: Buffer | None = None,
         b_start: int | None = None,
+        noisy: bool = False,
     ) -> None:
         """dropout_state u32 [2]: (seed, step) of the pool's dropout, to be written before each micro-batch.
 
         b_start: where B begins in the flat buffers, if it has settings of its own (``settings_b``, for LoRA+).
+        noisy: add ``noise`` f32 [max_rows, D], to be written before each micro-batch, to the embeddings that are
+        trained on.
         """
         backend, config = model.backend, model.config
         if not 0 <= start_layer < config.num_layers:
@@ -96,7 +99,11 @@ class TrainingState:
         self._quant = QuantBuffers.make(backend, config, max_rows)
         self._back = BackwardBuffers.make(backend, config, max_rows, adapters.rank)
         self._head = LossHead(model, max_rows)
-        self._forward = self._record_forward(adapters)
+        self.noise = backend.empty((max_rows, config.hidden_size)) if noisy else None
+        # x += noise · I: the product with a ternary matrix is the one op that adds a buffer to another.
+        identity = np.eye(config.hidden_size, dtype=np.int8) if noisy else None
+        self._identity = None if identity is None else backend.pack_ternary([(identity, 1.0)])
+        self._forward = self._record_forward(adapters, self.noise)
         self._evaluation: Program | None = None
         self._backward = self._record_backward()
         self._update: Program | None = None
@@ -148,7 +155,7 @@ class TrainingState:
         return self._head.prepare(batch.targets, self._saved.inputs[-1], self.totals, self._back.dx, backward)
 
     def evaluation_program(self) -> Program:
-        """A forward that drops nothing: the training one's where nothing is dropped, else one over the same
+        """A forward that drops nothing and adds no noise: the training one where that is so, else one over the same
         buffers."""
         if self._evaluation is None:
             adapters = self.adapters
@@ -157,7 +164,8 @@ class TrainingState:
                 for layer in range(self.model.config.num_layers)
                 for group in linear_groups(self.model.config)
             )
-            self._evaluation = self._record_forward(WithoutDropout(adapters)) if drops else self._forward
+            plain = not drops and self.noise is None
+            self._evaluation = self._forward if plain else self._record_forward(WithoutDropout(adapters))
         return self._evaluation
 
     def update_program(self) -> Program:
@@ -240,10 +248,13 @@ class TrainingState:
 
         model.block(index, rows, x, block.mid, None if again else out, block, self._quant, adapters, attend)
 
-    def _record_forward(self, adapters: Adapters) -> Program:
+    def _record_forward(self, adapters: Adapters, noise: Buffer | None = None) -> Program:
         rows = self.rows.rows
         with self.backend.record() as program:
-            self.backend.embed(rows.tokens, self.model.embedding, self._saved.inputs[0])
+            x = self._saved.inputs[0]
+            self.backend.embed(rows.tokens, self.model.embedding, x)
+            if noise is not None and self._identity is not None:
+                self.backend.linear(noise, None, None, self._identity, x, rows, accumulate=True)
             for index in range(self.model.config.num_layers):
                 self._forward_block(index, rows, adapters)
         return program

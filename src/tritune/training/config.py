@@ -54,6 +54,7 @@ class TrainConfig:
     sample_prompts: tuple[str, ...] = ()  # answered at each evaluation
     sample_tokens: int = 64  # most tokens of such an answer
     lora_plus_ratio: float = 1.0  # learning rate of B / that of A (LoRA+: Hayou et al., 2024)
+    neftune_alpha: float = 0.0  # noise on the embeddings, ± alpha / √(length · hidden) (Jain et al., 2023); 0 = none
     start_layer: int = 0  # layers below are not trained
     recompute: bool = True  # compute a block's inside again in backward instead of keeping it
 
@@ -87,6 +88,7 @@ class TrainConfig:
             ("patience", self.patience >= 0, "a number >= 0 (0 = off)"),
             ("sample_tokens", self.sample_tokens >= 1, "a number >= 1"),
             ("lora_plus_ratio", self.lora_plus_ratio > 0, "a number > 0"),
+            ("neftune_alpha", self.neftune_alpha >= 0, "a number >= 0 (0 = no noise)"),
             ("start_layer", self.start_layer >= 0, "a number >= 0"),
         )
         for name, fine, expected in checks:

@@ -155,6 +155,7 @@ def _training_state(
                 recompute=config.recompute,
                 dropout=adapter.config.dropout,
                 own_b_settings=config.lora_plus_ratio != 1,
+                noisy=config.neftune_alpha > 0,
                 exclusive=True,  # a callback may compute a loss of its own in the middle of the run
             )
             break

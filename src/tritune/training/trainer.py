@@ -18,6 +18,7 @@ import numpy as np
 
 from tritune.backends.base import OPTIMIZER_SETTINGS
 from tritune.data import Dataset, DataStream, Example, StreamPosition, show_example
+from tritune.data.batches import Batch
 from tritune.errors import DataError, TrainingError
 from tritune.lora import Adapter, AdapterPool
 from tritune.lora.types import Floats
@@ -28,6 +29,7 @@ from tritune.training.config import TrainConfig, learning_rate, micro_batches_of
 from tritune.training.events import Callback, EndReason, EvalLog, RunEnd, RunStart, SampleLog, StepLog
 from tritune.training.heldout import HeldOut, micro_batch
 from tritune.training.interrupts import Interrupts
+from tritune.training.neftune import neftune_noise
 
 MAX_SKIPPED = 3
 """Steps in a row whose gradient may be non-finite before the run is stopped."""
@@ -143,6 +145,7 @@ class Trainer:
             self.interrupts.check()
             self._write_dropout(progress.micro + index)
             batch = next(self.stream)
+            self._write_noise(progress.micro + index, batch)
             last = index == self.micro_batches - 1
             self.state.forward_backward(micro_batch(batch, self.state.max_rows), update=last)
             rows += len(batch.tokens)
@@ -187,6 +190,12 @@ class Trainer:
         state = self.state.dropout_state
         if self.adapter.config.dropout and state is not None:
             self.model.backend.write(state, np.array([self.config.seed, number], np.uint32))
+
+    def _write_noise(self, number: int, batch: Batch) -> None:
+        """NEFTune's noise for a micro-batch: it follows from the seed and the micro-batch's number."""
+        if self.state.noise is not None:
+            noise = neftune_noise(batch, self.state.noise.shape, self.config.neftune_alpha, self.config.seed, number)
+            self.model.backend.write(self.state.noise, noise)
 
     # -- what it tells ------------------------------------------------------------------------------------------------
     def _tell(self, call: Callable[[Callback], None]) -> None:
