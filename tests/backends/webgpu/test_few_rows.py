@@ -26,11 +26,11 @@ def close(found, expected, tolerance=2e-5):
 class Chain:
     """rope_cache, paged_attention, the norm of its output and a linear with adapters, for T rows."""
 
-    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5):
+    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5, pool=3):
         self.positions, self.sequence = np.array(positions), np.array(sequence)
         tokens = len(positions)
-        self.case = Case(rng, tokens, WIDTH, (12, 8), rank=rank, pool=3)
-        self.case.slot = np.arange(1, tokens + 1) % 4
+        self.case = Case(rng, tokens, WIDTH, (12, 8), rank=rank, pool=pool)
+        self.case.slot = np.arange(1, tokens + 1) % (pool + 1)
         self.qkv = rng.normal(size=(tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM))
         self.gain = rng.uniform(0.5, 2, WIDTH) if sub_norm else None
         blocks = 1 + max(0, *positions) // BLOCK_SIZE
@@ -107,7 +107,7 @@ def backend(request, opened):
 @pytest.mark.parametrize("sub_norm", [True, False])
 @pytest.mark.parametrize("position", [0, 5, 15, 16, 200])
 def test_one_row(backend, rng, position, sub_norm):
-    chain = Chain(rng, [position], [0], sub_norm)
+    chain = Chain(rng, [position], [0], sub_norm, pool=1 + position % 2)
     found, count = chain.run(backend, record=True)
     assert count == 3  # rotation and attention; norm and LoRA's first factor; product and LoRA's second factor
     chain.check(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tritune.backends.base import Buffer, LoRA, Rows
 
@@ -15,6 +15,8 @@ from .weights import WebGPUTable, WebGPUTernary
 FEW_ROWS = 16
 """Up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it."""
 MAX_PARTS = 4
+MAX_STAGED = 128
+"""Units of a row that are kept in workgroup memory at most: 8 KiB."""
 _NO_PART = 0xFFFFFFFF
 
 
@@ -26,6 +28,7 @@ class GemvShape:
     lanes: int
     tile: int
     unroll: int
+    rows: int = 16
 
     @property
     def outputs(self) -> int:
@@ -35,24 +38,24 @@ class GemvShape:
     def variant(self, units: int) -> dict[str, object]:
         """The template's variables for rows of ``units`` units."""
         whole = units % (self.lanes * self.unroll) == 0
-        return {**asdict(self), "whole": whole}
+        return {"threads": self.threads, "lanes": self.lanes, "tile": self.tile, "unroll": self.unroll, "whole": whole}
 
 
 def gemv_shape(rows: int, outputs: int, units: int, *, software: bool) -> GemvShape:
     """The shape for ``rows`` rows and a matrix of ``outputs`` rows of ``units`` loads each; measured on an H200."""
     if software:
         return GemvShape(64, 16, 1, 1)
+    lanes = 8 if units <= 64 else 16
     if rows <= 2:
-        lanes = 8 if units <= 64 else 16
         return GemvShape(128, lanes, 2 if outputs >= 8192 else 1, min(-(-units // lanes), 8))
-    return GemvShape(128, 8 if outputs >= 8192 else 16 if units <= 64 else 32, 4, 1)
+    return GemvShape(128, lanes, 4, 1, rows=4)
 
 
 def head_shape(rows: int, *, software: bool) -> GemvShape:
     """The shape of logits_gemv.wgsl for ``rows`` rows; measured on an H200."""
     if software:
         return GemvShape(64, 16, 1, 1)
-    return GemvShape(256, 32, 2, 5) if rows <= 2 else GemvShape(128, 8, 4, 1)
+    return GemvShape(256, 32, 2, 5) if rows <= 2 else GemvShape(128, 8, 8, 1)
 
 
 class FewRowsOps(WebGPUCore):
@@ -91,6 +94,7 @@ class FewRowsOps(WebGPUCore):
         wide = w.in_features % 64 == 0
         units = w.in_features // 64 if wide else ceil_div(w.in_features, 16)
         shape = gemv_shape(tokens, w.out_features, units, software=self.device.info.software)
+        block = min(rows_variant(tokens), shape.rows)
         buffers = [x if codes is None else codes, w.words, y]
         if scales is not None:
             buffers.append(scales)
@@ -109,11 +113,13 @@ class FewRowsOps(WebGPUCore):
             "linear_gemv",
             params=params,
             buffers=buffers,
-            grid=(ceil_div(w.out_features, shape.outputs), 1, 1),
+            grid=(ceil_div(w.out_features, shape.outputs), ceil_div(tokens, block), 1),
             variant={
                 **shape.variant(units),
                 "exact": exact,
-                "rows": rows_variant(tokens),
+                "rows": block,
+                "staged": units if exact and wide and block == 1 and units <= MAX_STAGED else 0,
+                "single": fused and lora is not None and lora.a.shape[0] == 1,
                 "wide": wide,
                 "accumulate": accumulate,
                 "lora": fused,

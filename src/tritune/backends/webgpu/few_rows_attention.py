@@ -79,7 +79,7 @@ class FewRowsAttention(WebGPUCore):
         heads, kv_heads, head_dim = shape
         num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
         threads = 64 if self.device.info.software else 256
-        splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
+        splits = self.device.options.attention_splits or splits_of(context, threads // 4)
         if self.device.info.software and self.device.options.attention_splits is None:
             splits = 1
         out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
@@ -95,7 +95,6 @@ class FewRowsAttention(WebGPUCore):
                 num_rows,
                 heads,
                 kv_heads,
-                k_cache.shape[2],
                 block_tables.shape[1],
                 head_dim**-0.5,
                 *per_row[1],
@@ -106,6 +105,7 @@ class FewRowsAttention(WebGPUCore):
                 "half_cache": k_cache.dtype == "f16",
                 "rope": rope is not None,
                 "head_dim": head_dim,
+                "block_size": k_cache.shape[2],
                 "heads": group,
                 "splits": splits,
                 "threads": threads,
@@ -116,7 +116,6 @@ class FewRowsAttention(WebGPUCore):
         return True
 
 
-def splits_of(rows: int, context: int, tile: int) -> int:
+def splits_of(context: int, tile: int) -> int:
     """Over how many workgroups the context of each row is split: enough to fill a GPU, none with nothing to do."""
-    wanted = max(1, min(_SPLITS, 32 // rows))
-    return max(1, min(wanted, -(-context // tile)))
+    return max(1, min(_SPLITS, -(-context // tile)))

@@ -44,8 +44,17 @@ class HeldNorm(Held):
     @property
     def held(self) -> int:
         """Vectors of a row that a thread holds; 0 when they are too many."""
-        vectors = -(-self.columns // 4 // self.core.device.workgroup_size)
+        vectors = -(-self.columns // 4 // self.threads)
         return vectors if vectors <= MAX_HELD else 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup: more for long rows, where they are cheap."""
+        device = self.core.device
+        largest = min(512, device.info.limits["max-compute-invocations-per-workgroup"])
+        long = self.columns // 4 > 4 * device.workgroup_size
+        doubled = 2 * device.workgroup_size
+        return doubled if long and doubled <= largest and not device.info.software else device.workgroup_size
 
     @property
     def value(self) -> Buffer | None:
@@ -63,14 +72,15 @@ class HeldNorm(Held):
 
     def run(self) -> None:
         """Dispatch without LoRA."""
-        self._dispatch([], width=0, groups=1, down_rows=0)
+        self._dispatch([], width=0, groups=1, down_rows=0, single=False)
 
     def run_with_lora_down(self, lora: LoRA, rows: Rows, width: int) -> None:
         """Dispatch with down f32 [T, width] = A · normed."""
-        down_rows = 1 if self.x.shape[0] <= 2 else 4
-        self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), down_rows)
+        down_rows = 8 if self.core.device.info.software else 1 if self.x.shape[0] <= 2 else 4
+        single = lora.a.shape[0] == 1
+        self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), down_rows, single)
 
-    def _dispatch(self, lora: list[Buffer], width: int, groups: int, down_rows: int) -> None:
+    def _dispatch(self, lora: list[Buffer], width: int, groups: int, down_rows: int, single: bool) -> None:
         rows = self.x.shape[0]
         variant: dict[str, object] = {
             **self.variant,
@@ -81,8 +91,7 @@ class HeldNorm(Held):
             "splits": 0,
         }
         if self.held:
-            threads = self.core.device.workgroup_size
-            variant |= {"lora": bool(lora), "down_rows": down_rows, "threads": threads}
+            variant |= {"lora": bool(lora), "down_rows": down_rows, "threads": self.threads, "single": single}
         buffers, at = [self.x, self.gain, self.normed, self.codes, self.scales, *lora], [0, 0]
         if self.attention is not None and self.coded is not None:
             coded, at = self.coded

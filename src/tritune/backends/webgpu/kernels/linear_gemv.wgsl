@@ -11,7 +11,9 @@ multiplier f32 [T] at `multiplier_at`.
 
 Work: `lanes` threads share `tile` outputs n; each takes every lanes-th unit of their codes, `unroll` units at a time, all
 loads of which are under way before the first product. A unit is a word or, where K is a multiple of 64 (`wide`), four.
-Variant `rows`: 1, 2, 4, 8 or 16, at least T. Grid: ceil(N / (threads / lanes * tile)).
+A workgroup
+makes its outputs of `rows` rows; one row is `staged`, as so many units, in workgroup memory. `single`: the pool has one
+entry, whose place no slot needs to tell. Grid: (ceil(N / (threads / lanes * tile)), ceil(T / rows), 1).
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "lora.wgsl" as lora_parts with context %}
@@ -36,6 +38,10 @@ Variant `rows`: 1, 2, 4, 8 or 16, at least T. Grid: ceil(N / (threads / lanes * 
 {% set round_rows = [rows, [12288 // (threads * tile * (8 if lora else 4)), 1] | max] | min %}
 {{ prelude.functions() }}
 {{ lora_parts.part_of() }}
+{% if staged %}
+// x, the vectors of neighbouring units side by side.
+var<workgroup> staged_x: array<vec4<u32>, {{ 4 * staged }}>;
+{% endif %}
 var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
 {% if lora %}
 var<workgroup> partial_lora: array<f32, {{ round_rows * threads * tile }}>;
@@ -64,9 +70,8 @@ fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide 
 {# The correction's share of each lane: with a few steps over the rank, all loads first. #}
 {% macro lora_shares() %}
 {% for t in range(rows) %}
-    let slot{{ t }} = per_row[params.slot_at + min({{ t }}u, params.T - 1u)];
-    let entry{{ t }} = (max(slot{{ t }}, 1u) - 1u) * params.N;
-    let down{{ t }} = min({{ t }}u, params.T - 1u) * params.parts;
+    let entry{{ t }} = {{ "0u" if single else "(max(per_row[params.slot_at + t%d], 1u) - 1u) * params.N" % t }};
+    let down{{ t }} = t{{ t }} * params.parts;
 {% for r in range(tile) %}
 {% for s in range(rank_steps if rank_steps <= 4 else 0) %}
 {% set j = "min(lane + %du, params.rank - 1u)" % (s * lanes) %}
@@ -103,12 +108,13 @@ fn scale_of(part: u32) -> f32 {
     let {{ name }}_before = {{ "y[%s_t * params.N + %s_n]" % (name, name) if accumulate else "0.0" }};
 {% if lora %}
     let {{ name }}_slot = per_row[params.slot_at + {{ name }}_t];
-    let {{ name }}_factor = bitcast<f32>(per_row[params.multiplier_at + {{ name }}_t]) * scale[(max({{ name }}_slot, 1u) - 1u) * params.parts + {{ name }}_part];
+    let {{ name }}_factor = bitcast<f32>(per_row[params.multiplier_at + {{ name }}_t]) * scale[{{ "0u" if single else "(max(%s_slot, 1u) - 1u) * params.parts" % name }} + {{ name }}_part];
 {% endif %}
 {% endmacro %}
 
 {{ prelude.main(threads) }}
-    let first = workgroup_1d(wg, grid) * {{ outputs }}u;
+    let first = wg.x * {{ outputs }}u;
+    let first_row = wg.y * {{ rows }}u;
     let lane = li % {{ lanes }}u;
     let group = li / {{ lanes }}u;
     let units = {{ "params.K / 64u" if wide else "(params.K + 15u) / 16u" }};
@@ -122,7 +128,8 @@ fn scale_of(part: u32) -> f32 {
 {% endfor %}
 {% endfor %}
 {% for t in range(rows) %}
-    let x{{ t }} = min({{ t }}u, params.T - 1u) * quads;
+    let t{{ t }} = min(first_row + {{ t }}u, params.T - 1u);
+    let x{{ t }} = t{{ t }} * quads;
 {% for r in range(tile) %}
     var acc{{ t }}_{{ r }} = {{ number }}(0);
 {% endfor %}
@@ -130,12 +137,18 @@ fn scale_of(part: u32) -> f32 {
     var at = lane;
 {{ load_units() }}
 {% if rows == 1 %}
-    let end_t = 0u;
+    let end_t = t0;
     let end_n = min(first + li, params.N - 1u);
 {{ ending("end") }}
 {% endif %}
 {% if lora and rows <= 2 %}
 {{ lora_shares() }}
+{% endif %}
+{% if staged %}
+    for (var i = li; i < {{ 4 * staged }}u; i += {{ threads }}u) {
+        staged_x[i % 4u * {{ staged }}u + i / 4u] = x[x0 + i];
+    }
+    workgroupBarrier();
 {% endif %}
     loop {
 {% for u in range(unroll) %}
@@ -155,7 +168,7 @@ fn scale_of(part: u32) -> f32 {
 {% endfor %}
 {% for t in range(rows) %}
 {% if exact and wide %}
-        let v{{ q }}_{{ t }} = x[x{{ t }} + unit * 4u + {{ q }}u];
+        let v{{ q }}_{{ t }} = {{ "staged_x[%du + unit]" % (q * staged) if staged else "x[x%d + unit * 4u + %du]" % (t, q) }};
 {% endif %}
 {% for j in range(4) %}
 {% if exact and not wide %}
@@ -198,7 +211,7 @@ fn scale_of(part: u32) -> f32 {
 {% endfor %}
     workgroupBarrier();
     for (var i = li; i < {{ count * outputs }}u; i += {{ threads }}u) {
-        let t = {{ start }}u + i / {{ outputs }}u;
+        let t = first_row + {{ start }}u + i / {{ outputs }}u;
         let out = i % {{ outputs }}u;
         let n = first + out;
         if (t >= params.T || n >= params.N) { continue; }

@@ -39,7 +39,7 @@ var<workgroup> scratch_sums: array<f32, {{ (down_rows + 1) * copies }}>;
     }
 {% if lora %}
     let row_slot = slot[row];
-    let a_first = (max(row_slot, 1u) - 1u) * params.width;
+    let a_first = {{ "0u" if single else "(max(row_slot, 1u) - 1u) * params.width" }};
 {% endif %}
 {% for s in range(held) %}
     let i{{ s }} = li + {{ s * threads }}u;

@@ -14,7 +14,7 @@ share what is loaded, and a tile of THREADS / 4 keys at a time. Four threads a k
 and a share of the keys for the values. All loads of a tile are under way together.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{{ prelude.params("T: u32", "H: u32", "G: u32", "block_size: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
+{{ prelude.params("T: u32", "H: u32", "G: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
 {% set quads = head_dim // 4 %}
 {{ binding("q", "array<vec4<f32>>") }}
 {{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
@@ -30,15 +30,15 @@ and a share of the keys for the values. All loads of a tile are under way togeth
 {% set shares = [threads // quads, tile] | min %}
 {% set share_keys = (tile + shares - 1) // shares %}
 {% set chunks = 8 %}
+{% set together = 2 if heads > 1 and limits["max-compute-workgroup-storage-size"] >= 32768 else 1 %}
 const LOWEST = -3.4028234e38;
 
 var<workgroup> row_context: u32;
 var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
-var<workgroup> key_start: array<u32, {{ tile }}>;
 var<workgroup> parts: array<f32, {{ heads * threads }}>;
 var<workgroup> scores: array<f32, {{ heads * tile }}>;
 var<workgroup> tops: array<f32, {{ heads * chunks }}>;
-var<workgroup> gathered: array<vec4<f32>, {{ threads }}>;
+var<workgroup> gathered: array<vec4<f32>, {{ threads * together }}>;
 {% if rope %}
 var<workgroup> new_key: array<vec4<f32>, {{ quads }}>;
 var<workgroup> new_value: array<vec4<f32>, {{ quads }}>;
@@ -65,9 +65,23 @@ fn shrink(x: vec4<f32>) -> vec4<f32> { return x; }
 
 // Where the key (and the value) of a position begins in the caches, in vectors.
 fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
-    let block = u32(block_tables[row_sequence * params.max_blocks + position / params.block_size]);
-    return ((block * params.G + kv_head) * params.block_size + position % params.block_size) * {{ quads }}u;
+    let block = u32(block_tables[row_sequence * params.max_blocks + position / {{ block_size }}u]);
+    return ((block * params.G + kv_head) * {{ block_size }}u + position % {{ block_size }}u) * {{ quads }}u;
 }
+
+{# Loads of the tile that begins at tile_from: the thread's share of a key and its vector of some values. #}
+{% set steps = (quads + 3) // 4 %}
+{% macro load_tile() %}
+    {
+        let k_first = cache_start(row_sequence, min(tile_from + key, last), kv_head);
+{% for u in range(steps) %}
+        k{{ u }} = k_cache[k_first + min(part + {{ 4 * u }}u, {{ quads - 1 }}u)];
+{% endfor %}
+{% for u in range(share_keys) %}
+        v{{ u }} = v_cache[cache_start(row_sequence, min(tile_from + share + {{ u * shares }}u, last), kv_head) + v_at];
+{% endfor %}
+    }
+{% endmacro %}
 
 {{ prelude.main(threads) }}
     let row = wg.x;
@@ -79,7 +93,27 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     let used_heads = min({{ heads }}u, params.H / params.G - in_group);
     let position = per_row[params.positions_at + row];
     let row_sequence = u32(per_row[params.sequence_at + row]);
-    if li == 0u { row_context = u32(max(position + 1, 0)); }
+    let key = li / 4u;
+    let part = li % 4u;
+    let share = li / {{ quads }}u;
+    let v_at = li % {{ quads }}u;
+    let score_head = li / {{ tile }}u;
+    let last = u32(max(position, 0));
+    let own_context = u32(max(position + 1, 0));
+    let chunk = max((own_context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
+    let begin = min(split * chunk, own_context);
+    var tile_from = begin;
+{% for u in range(steps) %}
+    var k{{ u }}: {{ "vec2<u32>" if half_cache else "vec4<f32>" }};
+{% endfor %}
+{% for u in range(share_keys) %}
+    var v{{ u }}: {{ "vec2<u32>" if half_cache else "vec4<f32>" }};
+{% endfor %}
+    // What is asked for first is under way while the query is made ready. A spare row has no block that could be read.
+    if position >= 0 {
+{{ load_tile() }}
+    }
+    if li == 0u { row_context = own_context; }
     let context = workgroupUniformLoad(&row_context);
 {% if rope %}
     let first_key = (params.H + kv_head) * {{ quads }}u;
@@ -107,32 +141,15 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         query[i] = q[at] * params.scale;
 {% endif %}
     }
-    let chunk = max((context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
-    let begin = min(split * chunk, context);
     let end = min(begin + chunk, context);
-
-    let key = li / 4u;
-    let part = li % 4u;
-    let share = li / {{ quads }}u;
-    let v_at = li % {{ quads }}u;
-    let score_head = li / {{ tile }}u;
+    workgroupBarrier();
     var thread_total = 0.0;
 {% for r in range(heads) %}
     var top{{ r }} = LOWEST;
     var sum{{ r }} = vec4<f32>();
 {% endfor %}
-    for (var tile_from = begin; tile_from < end; tile_from += {{ tile }}u) {
+    while tile_from < end {
         let count = min({{ tile }}u, end - tile_from);
-        if li < {{ tile }}u { key_start[li] = cache_start(row_sequence, tile_from + min(li, count - 1u), kv_head); }
-        workgroupBarrier();
-        let k_first = key_start[key];
-{% set steps = (quads + 3) // 4 %}
-{% for u in range(steps) %}
-        let k{{ u }} = k_cache[k_first + min(part + {{ 4 * u }}u, {{ quads - 1 }}u)];
-{% endfor %}
-{% for u in range(share_keys) %}
-        let v{{ u }} = v_cache[key_start[min(share + {{ u * shares }}u, {{ tile - 1 }}u)] + v_at];
-{% endfor %}
 {% for r in range(heads) %}
         var dot{{ r }} = 0.0;
 {% endfor %}
@@ -199,6 +216,10 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
             }
 {% endfor %}
         }
+        tile_from += {{ tile }}u;
+        if tile_from < end {
+{{ load_tile() }}
+        }
         workgroupBarrier();
     }
     if li < {{ heads * tile }}u { scores[li] = thread_total; }
@@ -208,21 +229,33 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         for (var j = 0u; j < {{ tile // chunks }}u; j++) { total += scores[i * {{ tile // chunks }}u + j]; }
         tops[i] = total;
     }
-{% for r in range(heads) %}
-    gathered[li] = sum{{ r }};
+{% for first in range(0, heads, together) %}
+{% for r in range(first, [first + together, heads] | min) %}
+    gathered[{{ (r - first) * threads }}u + li] = sum{{ r }};
+{% endfor %}
     workgroupBarrier();
-    if li < {{ quads }}u && {{ r }}u < used_heads {
+    for (var at = li; at < {{ together * quads }}u; at += {{ threads }}u) {
+        let i = at % {{ quads }}u;
+        let in_pair = at / {{ quads }}u;
+        let r = {{ first }}u + in_pair;
+        if r >= used_heads { continue; }
         var whole = vec4<f32>();
-        for (var i = 0u; i < {{ shares }}u; i++) { whole += gathered[i * {{ quads }}u + li]; }
-        let total = {% for c in range(chunks) %}{{ " + " if c else "" }}tops[{{ r * chunks + c }}u]{% endfor %};
-        let head = row * params.H + first_head + {{ r }}u;
+        for (var j = 0u; j < {{ shares }}u; j++) { whole += gathered[in_pair * {{ threads }}u + j * {{ quads }}u + i]; }
+        var total = 0.0;
+        for (var c = 0u; c < {{ chunks }}u; c++) { total += tops[r * {{ chunks }}u + c]; }
+        let head = row * params.H + first_head + r;
 {% if splits == 1 %}
-        out[head * {{ quads }}u + li] = select(vec4<f32>(), whole / total, context > 0u);
+        out[head * {{ quads }}u + i] = select(vec4<f32>(), whole / total, context > 0u);
 {% else %}
-        out[(head * {{ splits }}u + split) * {{ quads }}u + li] = whole;
-        if li == 0u { out[params.T * params.H * {{ splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top{{ r }}, total, 0.0, 0.0); }
+        out[(head * {{ splits }}u + split) * {{ quads }}u + i] = whole;
+        if i == 0u {
+            let top = {{ "select(top%d, top%d, in_pair == 1u)" % (first, first + 1) if first + 1 < heads and together == 2 else "top%d" % first }};
+            out[params.T * params.H * {{ splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top, total, 0.0, 0.0);
+        }
 {% endif %}
     }
+{% if first + together < heads %}
     workgroupBarrier();
+{% endif %}
 {% endfor %}
 }
