@@ -6,11 +6,11 @@
 // Work: one workgroup a sequence, passes over V; the first of them is sample_scan.wgsl's, in `pieces` workgroups, if it is
 // not 0. The k-th largest logit is found by four passes over bytes of a key that
 // sorts like the float, top-p's threshold by bisection of that key. Thresholds are found before the division by the
-// temperature, which changes no order. 256 threads on every device: llvmpipe ends all loops of a thread after 65535 steps
+// temperature, which changes no order. At least 256 threads: llvmpipe ends all loops of a thread after 65535 steps
 // together, which 64 threads would reach at a vocabulary of 128 thousand.
 
 {% import "prelude.wgsl" as prelude with context %}
-{% set threads = 256 %}
+{% set threads = 1024 if pieces and not software and limits["max-compute-invocations-per-workgroup"] >= 1024 else 256 %}
 {{ prelude.params("S: u32", "V: u32", "words: u32") }}
 {{ binding("logits", "array<f32>") }}
 {{ binding("settings", "array<vec4<f32>>") }}
