@@ -37,14 +37,13 @@ RANK = 16
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 1 << 32, 1 << 22, np.uint32)
 SWEEP = {
-    "qkv 1": [(128, 8, 2, 5), (64, 8, 1, 5), (256, 8, 1, 5)],
-    "o 1": [(128, 16, 1, 3), (64, 16, 1, 3)],
+    "qkv 1": [(128, 8, 2, 5), (128, 16, 1, 3)],
+    "o 1": [(128, 8, 1, 5), (128, 16, 1, 3)],
     "gate_up 1": [(128, 8, 4, 5), (256, 8, 2, 5)],
-    "down 1": [(128, 32, 1, 4), (128, 32, 2, 4), (256, 32, 1, 4)],
-    "qkv 16": [(128, 8, 4, 1, 2), (128, 8, 2, 1, 4), (128, 16, 4, 1, 4), (128, 16, 2, 1, 4)],
-    "gate_up 16": [(128, 8, 4, 1, 8), (128, 8, 4, 2, 4), (128, 8, 2, 1, 4), (128, 8, 8, 1, 4)],
-    "down 16": [(128, 16, 2, 1, 4), (128, 32, 4, 1, 4), (128, 16, 4, 2, 4), (128, 16, 4, 1, 8)],
-    "head 16": [(128, 8, 8, 1), (256, 8, 8, 1), (64, 8, 8, 1), (128, 4, 8, 1)],
+    "down 1": [(128, 32, 1, 4), (128, 16, 1, 7), (128, 32, 2, 4)],
+    "qkv 16": [(128, 8, 4, 1, 2), (128, 16, 4, 1, 4)],
+    "gate_up 16": [(128, 8, 8, 1, 4), (128, 8, 8, 1, 2), (128, 16, 8, 1, 4)],
+    "down 16": [(128, 16, 4, 1, 4), (128, 16, 8, 1, 4), (128, 16, 8, 1, 2)],
 }
 """By matrix and rows: threads, lanes, tile, unroll, rows."""
 
@@ -247,6 +246,11 @@ def ops(bench: Bench, clock: Clock, sweep: bool) -> None:
     size = 4 * t * bench.context * config.kv_size
     line(f"attention at {bench.context}", t, timed(clock, attention, count), size)
     line("attention and its norm", t, timed(clock, attention_and_norm, count), size)
+    options = backend.device.options
+    for splits in (1, 2, 4, 8, 16) if sweep else ():
+        backend.device.options = replace(options, attention_splits=splits)
+        line(f"  attention and its norm: {splits} splits", t, timed(clock, attention_and_norm, count), size)
+    backend.device.options = options
     head = state._head
     normed, logits, size = head._normed, head._logits, model.head.nbytes
     line("head", t, timed(clock, lambda _: backend.logits(normed, model.head, logits), 4), size)

@@ -48,7 +48,7 @@ def gemv_shape(rows: int, outputs: int, units: int, *, software: bool) -> GemvSh
     lanes = 8 if units <= 64 else 16
     if rows <= 2:
         return GemvShape(128, lanes, 2 if outputs >= 8192 else 1, min(-(-units // lanes), 8))
-    return GemvShape(128, lanes, 4, 1, rows=4)
+    return GemvShape(128, lanes, 8 if outputs >= 8192 else 4, 1, rows=4)
 
 
 def head_shape(rows: int, *, software: bool) -> GemvShape:

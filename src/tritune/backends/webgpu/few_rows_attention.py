@@ -15,7 +15,7 @@ from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
 
 _HEADS = 4  # query heads that share the loads of their keys and values
-_SPLITS = 8
+_SPLITS = 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class FewRowsAttention(WebGPUCore):
         """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
         heads, kv_heads, head_dim = shape
         num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
-        threads = 64 if self.device.info.software else 256
+        threads = self._attention_threads()
         splits = self.device.options.attention_splits or splits_of(context, threads // 4)
         if self.device.info.software and self.device.options.attention_splits is None:
             splits = 1
@@ -114,6 +114,14 @@ class FewRowsAttention(WebGPUCore):
         if splits > 1:
             self.hold(HeldCombine(self, out, o, splits, head_dim))
         return True
+
+    def _attention_threads(self) -> int:
+        """Threads of a workgroup: four times the keys of a tile."""
+        limits = self.device.info.limits
+        if self.device.info.software:
+            return 64
+        room = limits["max-compute-workgroup-storage-size"] >= 40 << 10
+        return 512 if room and limits["max-compute-invocations-per-workgroup"] >= 512 else 256
 
 
 def splits_of(context: int, tile: int) -> int:

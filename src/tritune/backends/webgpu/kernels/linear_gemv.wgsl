@@ -67,8 +67,8 @@ fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide 
 {% endfor %}
 {% endmacro %}
 
-{# The correction's share of each lane: with a few steps over the rank, all loads first. #}
-{% macro lora_shares() %}
+{# The correction's share of each lane: its loads, of a few steps over the rank, and its sums. #}
+{% macro lora_loads() %}
 {% for t in range(rows) %}
     let entry{{ t }} = {{ "0u" if single else "(max(per_row[params.slot_at + t%d], 1u) - 1u) * params.N" % t }};
     let down{{ t }} = t{{ t }} * params.parts;
@@ -80,6 +80,8 @@ fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide 
 {% endfor %}
 {% endfor %}
 {% endfor %}
+{% endmacro %}
+{% macro lora_shares() %}
 {% for t in range(rows) %}
 {% for r in range(tile) %}
 {% if rank_steps <= 4 %}
@@ -141,13 +143,20 @@ fn scale_of(part: u32) -> f32 {
     let end_n = min(first + li, params.N - 1u);
 {{ ending("end") }}
 {% endif %}
+{% set stage_steps = (4 * staged + threads - 1) // threads %}
+{% for u in range(stage_steps) %}
+    let stage{{ u }} = x[x0 + min(li + {{ u * threads }}u, {{ 4 * staged - 1 }}u)];
+{% endfor %}
 {% if lora and rows <= 2 %}
-{{ lora_shares() }}
+{{ lora_loads() }}
 {% endif %}
 {% if staged %}
-    for (var i = li; i < {{ 4 * staged }}u; i += {{ threads }}u) {
-        staged_x[i % 4u * {{ staged }}u + i / 4u] = x[x0 + i];
+{% for u in range(stage_steps) %}
+    {
+        let i = min(li + {{ u * threads }}u, {{ 4 * staged - 1 }}u);
+        staged_x[i % 4u * {{ staged }}u + i / 4u] = stage{{ u }};
     }
+{% endfor %}
     workgroupBarrier();
 {% endif %}
     loop {
@@ -193,7 +202,8 @@ fn scale_of(part: u32) -> f32 {
         if (at >= units) { break; }
 {{ load_units() }}
     }
-{% if lora and rows > 2 %}
+{% if lora %}
+{{ lora_loads() if rows > 2 }}
 {{ lora_shares() }}
 {% endif %}
 {% for start in range(0, rows, round_rows) %}

@@ -116,31 +116,34 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     if li == 0u { row_context = own_context; }
     let context = workgroupUniformLoad(&row_context);
 {% if rope %}
-    let first_key = (params.H + kv_head) * {{ quads }}u;
-    let first_value = (params.H + params.G + kv_head) * {{ quads }}u;
-    let here = cache_start(row_sequence, max(context, 1u) - 1u, kv_head);
-    for (var i = li; i < {{ quads }}u && context > 0u; i += {{ threads }}u) {
-        let k = shrink(rotated(first_key, i, context - 1u));
-        let v = shrink(qkv[first_value + i]);
-        new_key[i] = expand(k);
-        new_value[i] = expand(v);
-        if split == 0u && in_group == 0u {
-            k_cache[here + i] = k;
-            v_cache[here + i] = v;
+    // Query heads, then the key, then the value.
+    for (var i = li; i < {{ (heads + 2) * quads }}u && context > 0u; i += {{ threads }}u) {
+        let item = i / {{ quads }}u;
+        let vector = i % {{ quads }}u;
+        let source = select(select(params.H + params.G + kv_head, params.H + kv_head, item == {{ heads }}u), first_head + min(item, used_heads - 1u), item < {{ heads }}u);
+        let plain = qkv[source * {{ quads }}u + vector];
+        let turned = rotated(source * {{ quads }}u, vector, last);
+        let here = cache_start(row_sequence, last, kv_head) + vector;
+        let writes = split == 0u && in_group == 0u;
+        if item < {{ heads }}u {
+            query[i] = turned * params.scale;
+            if split == 0u && item < used_heads { q[(first_head + item) * {{ quads }}u + vector] = turned; }
+        } else if item == {{ heads }}u {
+            let k = shrink(turned);
+            new_key[vector] = expand(k);
+            if writes { k_cache[here] = k; }
+        } else {
+            let v = shrink(plain);
+            new_value[vector] = expand(v);
+            if writes { v_cache[here] = v; }
         }
     }
-{% endif %}
+{% else %}
     for (var i = li; i < {{ heads * quads }}u; i += {{ threads }}u) {
         let head = min(i / {{ quads }}u, used_heads - 1u);
-        let at = (row * params.H + first_head + head) * {{ quads }}u + i % {{ quads }}u;
-{% if rope %}
-        let value = rotated((first_head + head) * {{ quads }}u, i % {{ quads }}u, max(context, 1u) - 1u);
-        if split == 0u && context > 0u && i / {{ quads }}u < used_heads { q[at] = value; }
-        query[i] = value * params.scale;
-{% else %}
-        query[i] = q[at] * params.scale;
-{% endif %}
+        query[i] = q[(row * params.H + first_head + head) * {{ quads }}u + i % {{ quads }}u] * params.scale;
     }
+{% endif %}
     let end = min(begin + chunk, context);
     workgroupBarrier();
     var thread_total = 0.0;
