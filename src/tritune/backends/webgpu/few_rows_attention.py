@@ -14,8 +14,9 @@ from tritune.backends.base import Buffer, Rows
 from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
 
-_HEADS = 4  # query heads that share the loads of their keys and values
-_SPLITS = 4
+_HEADS = 4  # query heads that share the loads of their keys and values: the more, the less is loaded,
+_HEADS_OF_FEW = 2  # and the longer a workgroup takes, which counts where one or two rows do not fill the device
+_SPLITS = 8
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class FewRowsAttention(WebGPUCore):
         """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
         heads, kv_heads, head_dim = shape
         num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
-        threads = self._attention_threads()
-        splits = self.device.options.attention_splits or splits_of(context, threads // 4)
+        threads = 64 if self.device.info.software else 256
+        splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
         if self.device.info.software and self.device.options.attention_splits is None:
             splits = 1
         out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
@@ -88,7 +89,8 @@ class FewRowsAttention(WebGPUCore):
         if per_row is None:
             return False
         rope = self.take(HeldRope, lambda held: held.feeds(q, k_cache, v_cache, rows))
-        group = min(_HEADS, heads // kv_heads)
+        few = num_rows <= 2 and not self.device.info.software
+        group = min(_HEADS_OF_FEW if few else _HEADS, heads // kv_heads)
         self.dispatch(
             "paged_attention_rows",
             params=[
@@ -115,15 +117,7 @@ class FewRowsAttention(WebGPUCore):
             self.hold(HeldCombine(self, out, o, splits, head_dim))
         return True
 
-    def _attention_threads(self) -> int:
-        """Threads of a workgroup: four times the keys of a tile."""
-        limits = self.device.info.limits
-        if self.device.info.software:
-            return 64
-        room = limits["max-compute-workgroup-storage-size"] >= 40 << 10
-        return 512 if room and limits["max-compute-invocations-per-workgroup"] >= 512 else 256
 
-
-def splits_of(context: int, tile: int) -> int:
+def splits_of(rows: int, context: int, tile: int) -> int:
     """Over how many workgroups the context of each row is split: enough to fill a GPU, none with nothing to do."""
-    return max(1, min(_SPLITS, -(-context // tile)))
+    return max(1, min(_SPLITS, 32 // rows, -(-context // tile)))
