@@ -154,7 +154,8 @@ def test_the_log_file_holds_one_valid_object_a_line(model: Model, tmp_path: Path
         assert record["loss"] == log.loss
         assert record["step"] == log.step
     assert records[-2] == {"event": "save", "step": 5, "path": str(tmp_path / "run")}
-    assert records[-1] == {"event": "end", "step": 5, "reason": "finished", "best_step": None, "best_eval_loss": None}
+    end = {"step": 5, "reason": "finished", "best_step": None, "best_eval_loss": None, "notes": []}
+    assert records[-1] == {"event": "end", **end}
 
 
 def test_the_log_file_is_written_while_the_run_goes_on(numpy_model: Model, tmp_path: Path) -> None:

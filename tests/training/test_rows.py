@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -11,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
 from tiny_chat import chat_rows, strong_adapter
 from tritune import Adapter, DataError, LoRAConfig, Model, TrainConfig, train
 from tritune.data import Dataset, DataStream, RowEncoder, open_rows, source, stream
-from tritune.training import Callback, StepLog
+from tritune.training import Callback, StepLog, TerminalProgress
 from tritune.training.heldout import micro_batch
 
 LORA = LoRAConfig(rank=2, alpha=4)
@@ -134,6 +137,17 @@ def test_a_row_that_cannot_be_used_loses_nothing_that_was_trained(
     assert len(steps) == 1
     assert int(steps[0].removeprefix("checkpoint-")) > 2
     assert Adapter.load(tmp_path / "run", numpy_model).parameters.any()
+
+
+def test_rows_of_a_long_file_that_were_left_out_are_counted_in_the_end(numpy_model: Model, small_windows: None) -> None:
+    long = {"messages": [ROWS[0]["messages"][0], {"role": "assistant", "content": "no " * 90}]}
+    order = open_rows(ROWS).order(CONFIG.seed, 0).tolist()
+    rows = [long if index in (order[0], order[-1]) else row for index, row in enumerate(ROWS)]
+    console = Console(file=io.StringIO(), width=200)
+    train(numpy_model, rows, LORA, replace(CONFIG, epochs=1), callbacks=[TerminalProgress(console)])
+    said = console.file.getvalue()
+    assert re.search(r"note: 1 rows \(of \d+ read so far\) were left out: their answer does not fit 64 tokens", said)
+    assert "note: 2 rows were left out: their answer does not fit 64 tokens" in said
 
 
 def test_several_sources_with_weights_are_written_down(numpy_model: Model, tmp_path: Path) -> None:

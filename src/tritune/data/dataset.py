@@ -107,13 +107,13 @@ class Dataset:
     def notes(self) -> list[str]:
         """Sentences for the user about rows that were cut or left out, of those met so far; empty when none was."""
         limit = self.encoder.max_seq_len
-        met = "" if self._num_seen == len(self) else f" of the first {self._num_seen}"
+        met = "" if self._num_seen == len(self) else f" (of {self._num_seen} read so far)"
         notes: list[str] = []
         if self._shortened:
-            notes.append(f"{self._shortened}{met} rows were cut from the left of the prompt to fit {limit} tokens")
+            notes.append(f"{self._shortened} rows{met} were cut from the left of the prompt to fit {limit} tokens")
         if self._dropped:
             notes.append(
-                f"{self._dropped}{met} rows were left out: their answer does not fit {limit} tokens or teaches nothing "
+                f"{self._dropped} rows{met} were left out: their answer does not fit {limit} tokens or teaches nothing "
                 f"(one is at {self._first_dropped})"
             )
         return notes

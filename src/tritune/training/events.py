@@ -70,6 +70,7 @@ class RunEnd:
     reason: EndReason
     best_step: int | None = None  # of the lowest loss on held-out rows; None without them
     best_eval_loss: float | None = None
+    notes: Sequence[str] = ()  # about rows that were cut or left out, as far as they were not told at the start
 
 
 class Callback:

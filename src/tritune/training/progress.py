@@ -89,6 +89,8 @@ class TerminalProgress(Callback):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+        for note in end.notes:
+            self.console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
         if end.reason == "patience":
             self.console.print(f"stopped after step {end.step}: the held-out loss falls no more", highlight=False)
         if end.best_step is not None:

@@ -76,6 +76,7 @@ class Trainer:
         self.best: Floats | None = None  # the parameters of progress.best_step
         self._saved = self.progress.step if plan.checkpoint else -1
         self._reason: EndReason = "failed"
+        self._told: list[str] = []  # about rows, at the start
 
     def _stream(self, position: StreamPosition) -> DataStream:
         config = self.config
@@ -113,6 +114,7 @@ class Trainer:
                 reason=self._reason,
                 best_step=best if best >= 0 else None,
                 best_eval_loss=self.progress.best_loss if best >= 0 else None,
+                notes=tuple(note for note in self.plan.dataset.notes() if note not in self._told),
             )
             self._tell(lambda callback: callback.on_end(end))
         return self.adapter
@@ -203,13 +205,14 @@ class Trainer:
             call(callback)
 
     def _start_event(self) -> RunStart:
+        self._told = self.plan.dataset.notes()
         return RunStart(
             device=self.model.backend.description,
             num_examples=self.plan.dataset.rows_per_epoch,
             total_steps=self.total_steps,
             trainable_parameters=self.adapter.num_parameters,
             first_example=show_example(self.plan.dataset.first(), self.model.tokenizer, "⟦{}⟧".format),
-            notes=[*self.plan.notes, *self.plan.dataset.notes()],
+            notes=[*self.plan.notes, *self._told],
             num_eval_examples=len(self.plan.held_out),
             resumed_step=self.progress.step,
         )
