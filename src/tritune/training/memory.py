@@ -40,8 +40,12 @@ def training_bytes(
     counter = _Counter()
     backend = cast("Backend", counter)
     rank = adapter.layout.rank
-    for _ in range(1 if recompute else config.num_layers):
-        BlockBuffers.make(backend, config, rows, rank, floats=floats, training=True)
+    first = BlockBuffers.make(backend, config, rows, rank, floats=floats, training=True)
+    for _ in range(config.num_layers - 1):  # as TrainingState has them
+        if recompute:
+            counter.empty((rows, rank))
+        else:
+            BlockBuffers.make(backend, config, rows, rank, floats=floats, training=True, inputs_of=first)
     QuantBuffers.make(backend, config, rows)
     BackwardBuffers.make(backend, config, rows, rank)
     inputs = (config.num_layers + 1) * rows * config.hidden_size * 4

@@ -143,7 +143,7 @@ def _training_state(
     held = sum(map(len, held_out))
 
     def longest() -> int:
-        return max(dataset.longest(), *map(len, held_out))
+        return max([dataset.longest(), *map(len, held_out)])
 
     tokens = config.micro_batch_tokens or _tokens_on_host(model, adapter, longest, config)
     while True:
