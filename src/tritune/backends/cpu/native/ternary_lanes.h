@@ -188,18 +188,25 @@ struct Lanes {
 
 #else
 
+// Vectors of 16 bytes in GCC's and Clang's own notation: SSE2, NEON without dot products, or whatever there is. Bytes
+// are taken as pairs, the lower and the upper one of a 16-bit lane, so that nothing has to be widened.
 struct Lanes {
-    static constexpr Index kSpan = Index{1} << 40;
+    typedef std::uint8_t Bytes __attribute__((vector_size(16)));
+    typedef std::uint16_t Halves __attribute__((vector_size(16)));
+    typedef std::uint32_t Words __attribute__((vector_size(16)));
+    typedef std::int32_t Ints __attribute__((vector_size(16)));
+    // A lane gains two products a step, together at least 2 * 2 * -128 = -512: 60 of them stay above -32768.
+    static constexpr Index kSpan = 60;
     static constexpr bool kWide = false;
-    static constexpr int kPanelRows = 3, kBlocks = 1;
+    static constexpr int kPanelRows = 3, kBlocks = 1;  // 12 sums, 2 codes, 2 of a four of 16 registers
     struct Codes {
-        std::uint8_t v[64];
+        Bytes v[4];
     };
     struct Sums {
-        std::int32_t v[16];
+        Halves v[4];  // modulo 2^16, which is right for signed sums too: two lanes for each of 4 rows
     };
     struct Four {
-        std::int8_t v[4];
+        Halves lower, upper;  // columns 0 and 2, and 1 and 3, again and again
     };
     static inline Sums zero() { return {}; }
     static inline Codes load(const std::uint8_t* p) {
@@ -210,25 +217,38 @@ struct Lanes {
     static inline void store(std::uint8_t* p, Codes c) { std::memcpy(p, c.v, 64); }
     template <int J>
     static inline Codes part(Codes line) {
-        for (int i = 0; i < 64; ++i) line.v[i] = line.v[i] >> (2 * J) & 3;
+        for (int i = 0; i < 4; ++i) line.v[i] = line.v[i] >> (2 * J) & 3;
         return line;
     }
     static inline Four four(const std::int8_t* p) {
-        Four q;
-        std::memcpy(q.v, p, 4);
-        return q;
+        const auto pair = [&](int first) {
+            const auto low = static_cast<std::uint16_t>(p[first]), high = static_cast<std::uint16_t>(p[first + 2]);
+            const Words words = (static_cast<std::uint32_t>(high) << 16 | low) - Words{};
+            return reinterpret_cast<Halves>(words);
+        };
+        return {pair(0), pair(1)};
     }
-    static inline Sums dot(Sums s, const Codes& c, Four q) {
-        for (int i = 0; i < 16; ++i) {
-            s.v[i] += c.v[4 * i] * q.v[0] + c.v[4 * i + 1] * q.v[1] + c.v[4 * i + 2] * q.v[2] + c.v[4 * i + 3] * q.v[3];
+    static inline Sums dot(Sums s, Codes c, Four q) {
+        for (int i = 0; i < 4; ++i) {
+            const Halves pairs = reinterpret_cast<Halves>(c.v[i]);
+            s.v[i] += (pairs & 255) * q.lower + (pairs >> 8) * q.upper;
         }
         return s;
     }
-    static inline void flush(const Sums& s, std::int32_t* p, bool first) {
-        for (int i = 0; i < 16; ++i) p[i] = first ? s.v[i] : p[i] + s.v[i];
+    static inline void flush(Sums s, std::int32_t* p, bool first) {
+        for (int i = 0; i < 4; ++i) {
+            const Words both = reinterpret_cast<Words>(s.v[i]);
+            Ints sums = (reinterpret_cast<Ints>(both << 16) >> 16) + (reinterpret_cast<Ints>(both) >> 16);
+            if (!first) {
+                Ints before;
+                std::memcpy(&before, p + 4 * i, 16);
+                sums += before;
+            }
+            std::memcpy(p + 4 * i, &sums, 16);
+        }
     }
-    static inline void prefetch(const std::uint8_t*) {}
-    static inline void prefetch_far(const std::int8_t*) {}
+    static inline void prefetch(const std::uint8_t* p) { __builtin_prefetch(p); }
+    static inline void prefetch_far(const std::int8_t* p) { __builtin_prefetch(p, 0, 2); }
 };
 
 #endif

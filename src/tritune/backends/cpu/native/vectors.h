@@ -217,12 +217,12 @@ TRITUNE_INLINE I dot_bytes(I sums, U a, U b) {
     return reinterpret_cast<I>(
         vdotq_s32(reinterpret_cast<int32x4_t>(sums), reinterpret_cast<int8x16_t>(a), reinterpret_cast<int8x16_t>(b)));
 #else
-    const I signed_b = reinterpret_cast<I>(b);
-    for (int byte = 0; byte < 4; ++byte) {
-        const I left = reinterpret_cast<I>((a >> (8 * byte)) & 255u);
-        const I right = reinterpret_cast<I>(reinterpret_cast<U>(signed_b) << (24 - 8 * byte)) >> 24;
-        sums += left * right;
-    }
+    // Lower and upper bytes of 16-bit lanes: a pair of products is below 2 * 63 * 128 < 2¹⁵.
+    typedef std::int16_t S __attribute__((vector_size(4 * W)));
+    const S left = reinterpret_cast<S>(a), right = reinterpret_cast<S>(b);
+    const S lower = reinterpret_cast<S>(reinterpret_cast<U>(right) << 8 & 0xff00ff00u) >> 8;
+    const I pairs = reinterpret_cast<I>((left & 255) * lower + (left >> 8) * (right >> 8));
+    sums += (reinterpret_cast<I>(reinterpret_cast<U>(pairs) << 16) >> 16) + (pairs >> 16);
     return sums;
 #endif
 }
