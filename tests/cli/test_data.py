@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ def test_pairs_and_several_sources(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["data", "check", *files]) == 0
     out = capsys.readouterr().out
     assert "rows: 4 (4 preference) · unusable: 0" in out
+    found = re.search(r"examples: 4 · tokens: (\d+), of which trained: (\d+)\nlength: mean ([\d.]+)", out)
+    assert found is not None
+    assert int(found[1]) > 4 * float(found[3]), "both sequences of a pair are counted"
     assert out.index("first example") < out.index("rejected (· seen")
 
 

@@ -80,9 +80,8 @@ def _show(report: Report, max_seq_len: int) -> None:
     if not report.lengths:
         return
     lengths = np.asarray(report.lengths)
-    total = int(lengths.sum())
     click.echo(
-        f"examples: {len(lengths):,} · tokens: {total:,}, of which trained: {report.trained:,}\n"
+        f"examples: {len(lengths):,} · tokens: {report.tokens:,}, of which trained: {report.trained:,}\n"
         f"length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, longest {lengths.max()} "
         f"({report.longest})\n\ntokens of an example:"
     )

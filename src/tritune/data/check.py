@@ -29,6 +29,8 @@ class Report:
     """Rows by what they are."""
     lengths: array[int] = field(default_factory=lambda: array("I"))
     """Tokens of each example: of a pair, of its longer sequence."""
+    tokens: int = 0
+    """Tokens of all examples: of pairs, of both sequences."""
     trained: int = 0
     """Tokens that are targets, of all examples."""
     bad: int = 0
@@ -76,6 +78,7 @@ def check_rows(rows: RowSet, encoder: RowEncoder, on_problem: Callable[[str], No
                 report.first = report.first or item
                 length = max(len(sequence) for sequence in item.sequences)
                 report.lengths.append(length)
+                report.tokens += len(item)
                 report.trained += sum(sequence.num_trained for sequence in item.sequences)
                 if length > most:
                     most, report.longest = length, place

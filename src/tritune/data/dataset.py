@@ -127,5 +127,7 @@ class Dataset:
         self._shortened += encoded.shortened
         if not encoded.items:
             number, local = self.rows.find(index)
-            self._first_dropped = self._first_dropped or self.rows.sources[number].place(local)
+            source = self.rows.sources[number]
+            name = f"{source.name}: " if len(self.rows.sources) > 1 else ""
+            self._first_dropped = self._first_dropped or name + source.place(local)
             self._dropped += 1
