@@ -40,14 +40,11 @@ TILES = (
     Tile(64, 64, 32, 8, 8),
 )
 ATTENTION_TILES = (
-    AttentionTile(4, 16, 1),
-    AttentionTile(4, 16, 2),
-    AttentionTile(8, 16, 1),
-    AttentionTile(8, 16, 2),
-    AttentionTile(4, 8, 4),
-    AttentionTile(8, 8, 4),
-    AttentionTile(4, 32, 1),
-    AttentionTile(8, 32, 1),
+    AttentionTile(4, 16, 1, True),
+    AttentionTile(4, 16, 2, True),
+    AttentionTile(8, 16, 2, True),
+    AttentionTile(8, 16, 3, True),
+    AttentionTile(4, 16, 4, True),
 )
 SPLITS = (1, 2, 3, 4, 6, 8)
 
@@ -230,10 +227,10 @@ def attention(bench: Bench, rows: Rows, count: int, length: int, explore: bool) 
     }
     own, storage = backend.plan_attention, backend.device.info.limits["max-compute-workgroup-storage-size"]
 
-    def plan(queries: int, size: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
+    def plan(size: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
         if tile is not None and tile.workgroup_bytes(size, operands) <= storage:
             return tile
-        return own(queries, size, operands=operands, sums=sums)
+        return own(size, operands=operands, sums=sums)
 
     backend.plan_attention = plan
     for tile in ATTENTION_TILES if explore else (None,):

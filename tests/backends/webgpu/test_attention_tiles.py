@@ -7,10 +7,10 @@ import pytest
 
 from tritune.backends.base import Rows
 from tritune.backends.numpy import NumpyBackend
-from tritune.backends.webgpu.attention_tiles import GPU, LARGE, AttentionTile, plan_attention
+from tritune.backends.webgpu.attention_tiles import GPU, AttentionTile, plan_attention
 
 LENGTHS, SPARE = [5, 70, 1, 33], 3
-SHAPE = (8, 2, 20)
+SHAPE = (8, 2, 48)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def gradients(backend, qkv, do):
 
 
 @pytest.mark.parametrize(
-    ("tile", "splits"), [(AttentionTile(8, 8, 1), 4), (AttentionTile(4, 16, 1), 2)], ids=["eight", "wide"]
+    ("tile", "splits"), [(AttentionTile(8, 8, 2, True), 4), (AttentionTile(4, 16, 1, False), 2)], ids=["eight", "wide"]
 )
 def test_equals_the_definition_however_it_is_cut(cut, rng, tile, splits):
     heads, kv_heads, head_dim = SHAPE
@@ -60,13 +60,41 @@ def test_equals_the_definition_however_it_is_cut(cut, rng, tile, splits):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * float(np.sqrt(np.mean(wanted**2))))
 
 
+def test_paged_rows_of_several_sequences(cut, rng):
+    heads, kv_heads, head_dim = 4, 1, 64
+    positions, sequence = np.array([*range(30, 70), -1, *range(20), 3]), np.repeat([0, 1, 2], [41, 20, 1])
+    tables = np.arange(15).reshape(3, 5)[::-1]
+    q = rng.normal(size=(len(positions), heads * head_dim))
+    caches = rng.normal(size=(2, 15, kv_heads, 16, head_dim)).astype(np.float16)
+
+    def attend(backend):
+        zeros = backend.upload(np.zeros(len(positions)), "i32")
+        rows = Rows(
+            tokens=zeros,
+            positions=backend.upload(positions, "i32"),
+            sequence=backend.upload(sequence, "i32"),
+            q_start=backend.upload(np.array([0, 41, 61, 62]), "i32"),
+            slot=zeros,
+            multiplier=backend.upload(np.ones(len(positions))),
+            block_tables=backend.upload(tables, "i32"),
+        )
+        o = backend.upload(np.full(q.shape, 7.0))
+        k, v = (backend.upload(cache, "f16") for cache in caches)
+        backend.paged_attention(backend.upload(q), k, v, rows, o, heads, kv_heads, head_dim)
+        return np.asarray(backend.read(o))
+
+    expected = attend(NumpyBackend(np.float64))
+    np.testing.assert_allclose(attend(cut(GPU[0], 1)), expected, rtol=2e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("storage", [16 << 10, 32 << 10, 48 << 10])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_tiles_fit_the_workgroup_memory(storage, head_dim):
-    for queries in (100, 100_000):
-        for operands, sums in ((1, 1), (2, 2)):
-            tile = plan_attention(False, storage, queries, head_dim, operands=operands, sums=sums)
-            walked = tile.columns * tile.walked
-            used = 16 * operands * walked * (head_dim // 4 + 1 + tile.size // 4 + 1)
-            assert tile in (LARGE, *GPU)
-            assert used <= storage or (storage, head_dim, operands) == (16 << 10, 256, 2)
+    for operands, sums in ((1, 1), (2, 2)):
+        tile = plan_attention(False, storage, head_dim, operands=operands, sums=sums)
+        assert tile in GPU
+        assert tile.workgroup_bytes(head_dim, operands) <= storage or (storage, head_dim, operands) == (
+            16 << 10,
+            256,
+            2,
+        )

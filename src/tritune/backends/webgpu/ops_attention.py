@@ -132,7 +132,7 @@ class AttentionOps(FewRowsAttention, GemmOps):
     def _keys_backward(self, shape: tuple[int, int, int], qkv: Buffer, buffers: list[Buffer], dqkv: Buffer) -> None:
         """dk and dv; with few workgroups split by query heads, and then added up."""
         (heads, kv_heads, head_dim), num_rows = shape, qkv.shape[0]
-        tile = self.plan_attention(num_rows * heads, head_dim, operands=2, sums=2)
+        tile = self.plan_attention(head_dim, operands=2, sums=2)
         tiles, size = -(-num_rows // tile.size), 2 * num_rows * kv_heads * head_dim
         splits = self.plan_key_splits(tiles * kv_heads, heads // kv_heads, 4 * size)
         target = dqkv if splits == 1 else self._partial_sums(splits * size)
@@ -162,7 +162,7 @@ class AttentionOps(FewRowsAttention, GemmOps):
     ) -> None:
         """A kernel made of attention_tile.wgsl, a workgroup for each tile of rows and packed query heads."""
         heads, kv_heads, head_dim = shape
-        tile = self.plan_attention(num_rows * heads, head_dim)
+        tile = self.plan_attention(head_dim)
         group = heads // kv_heads
         pack = group if tile.size % group == 0 else 1
         self.dispatch(
@@ -173,11 +173,11 @@ class AttentionOps(FewRowsAttention, GemmOps):
             variant={**variant, "head_dim": head_dim, "shape": tuple(tile), "pack": pack},
         )
 
-    def plan_attention(self, queries: int, head_dim: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
+    def plan_attention(self, head_dim: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
         """How attention is cut on this device; benchmarks and tests replace it."""
         info = self.device.info
         storage = info.limits["max-compute-workgroup-storage-size"]
-        return plan_attention(info.software, storage, queries, head_dim, operands=operands, sums=sums)
+        return plan_attention(info.software, storage, head_dim, operands=operands, sums=sums)
 
     def plan_key_splits(self, workgroups: int, group: int, nbytes: int) -> int:
         """Among how many workgroups a key/value head's query heads (``group``) are split; ``nbytes``: sums of one."""

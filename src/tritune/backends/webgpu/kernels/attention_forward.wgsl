@@ -4,7 +4,8 @@ attention_tile.wgsl. The kernel defines
 
     fn query(row: u32, head: u32) -> u32                first vec4 of a query's vector, also for rows beyond the last
     fn query_at(at: u32) -> vec4<f32>
-    fn key_at(key: u32, i: u32) -> vec4<f32>            vec4 i of a key; value_at likewise
+    alias Raw = …;  fn expand(raw: Raw) -> vec4<f32>    what is loaded of a key or value, and the numbers that it holds
+    fn key_at(key: u32, i: u32) -> Raw                  vec4 i of a key; value_at likewise
 #}
 {% import "attention_tile.wgsl" as tile with context %}
 
@@ -43,10 +44,12 @@ fn joined_sum(four: u32) -> vec4<f32> {
 
 {# Walk keys begin … end - 1, of which a query sees those from start{h} to last{h}: vec4<u32> of the queries 4h …. #}
 {% macro walk(begin, end) %}
+{{ tile.fetch("raw_key", "key_at", begin, end, "var ") }}
     for (var tile = {{ begin }}; tile < {{ end }}; tile += {{ tile.bk }}u) {
         workgroupBarrier();
-{{ tile.stage("operands", "key_at", "tile", end) }}
+{{ tile.keep("operands", "raw_key", "key_at", "tile", end) }}
         workgroupBarrier();
+{{ tile.fetch("raw_value", "value_at", "tile", end, "let ") }}
 {{ tile.products("score", "operands", "query_at", "q") }}
 {% for b in range(tile.tk) %}
         let key{{ b }} = vec4<u32>(tile + column + {{ tile.tx * b }}u);
@@ -61,7 +64,7 @@ fn joined_sum(four: u32) -> vec4<f32> {
         part[(own / 4u + {{ h }}u) * {{ tile.tx }}u + column] = tile_top{{ h }};
 {% endfor %}
         workgroupBarrier();
-{{ tile.stage("operands", "value_at", "tile", end) }}
+{{ tile.keep("operands", "raw_value", "value_at", "tile", end) }}
 {% for h in range(tile.tq // 4) %}
         let new_top{{ h }} = max(top{{ h }}, joined_max(own / 4u + {{ h }}u));
         let shrink{{ h }} = exp(top{{ h }} - new_top{{ h }});
@@ -79,6 +82,7 @@ fn joined_sum(four: u32) -> vec4<f32> {
 {% endfor %}
 {% endfor %}
         workgroupBarrier();
+{{ tile.fetch("raw_key", "key_at", "tile + " ~ tile.bk ~ "u", end) }}
 {{ tile.add("sum", "operands", "weights") }}
     }
 {% endmacro %}

@@ -3,11 +3,11 @@ What the attention kernels of many rows share: macros for a tile of queries (or,
 that walks vectors of the other side through workgroup memory. A query is a row and a head; `pack` query heads of a
 key/value head are in one tile, so that they share its keys and values.
 
-Variants: `head_dim` d, a multiple of 4; `shape` = (own vectors of a thread, columns of threads, walked vectors of a thread):
-8 groups of `columns` threads. A thread multiplies its own vectors with every columns-th of those walked; then it adds to
+Variants: `head_dim` d, a multiple of 4; `shape` = (own vectors of a thread, columns of threads, walked vectors of a thread,
+pipelined), see attention_tiles.py: 8 groups of `columns` threads. A thread multiplies its own vectors with every columns-th of those walked; then it adds to
 its own vectors, of which it has every columns-th vec4. Accumulators are named variables (see gemm.wgsl).
 #}
-{% set tq, tx, tk = shape %}
+{% set tq, tx, tk, pipelined = shape %}
 {% set bq = 8 * tq %}
 {% set bk = tx * tk %}
 {% set vectors = head_dim // 4 %}
@@ -16,7 +16,9 @@ its own vectors, of which it has every columns-th vec4. Accumulators are named v
 {% set tile_rows = bq // pack %}
 {% set apart = vectors + 1 %}
 {# Loops over vec4 and over walked vectors are unrolled by this much, so that loads are on their way together. #}
-{% set unroll = 1 if software or vectors % 4 else 4 %}
+{% set unroll = 4 if pipelined and vectors % 4 == 0 else 1 %}
+{# Loads of a thread for a tile of walked vectors, if these are on their way in registers while others are worked on. #}
+{% set ahead = bk * vectors // threads if pipelined and bk * vectors % threads == 0 else 0 %}
 
 {# Workgroup memory: vectors that are walked, one vec4 further apart so that neighbours hit different banks; numbers of four
    own vectors for each walked one. #}
@@ -27,19 +29,23 @@ var<workgroup> {{ name }}: array<vec4<f32>, {{ bk * apart }}>;
 var<workgroup> {{ name }}: array<vec4<f32>, {{ bk * (bq // 4 + 1) }}>;
 {% endmacro %}
 
-{# Fill `name` with fn(index, i), vec4 i of walked vector `index`, from `first` on; zeros from `end` on. #}
-{% macro stage(name, fn, first, end) %}
-{% set rounds = 1 if software or bk * vectors % threads else bk * vectors // threads %}
-        for (var v = li; v < {{ bk * vectors }}u; v += {{ threads * rounds }}u) {
-{% for t in range(rounds) %}
-            let index{{ t }} = (v + {{ t * threads }}u) / VECTORS;
-            var four{{ t }} = vec4<f32>();
-            if ({{ first }} + index{{ t }} < {{ end }}) { four{{ t }} = {{ fn }}({{ first }} + index{{ t }}, (v + {{ t * threads }}u) % VECTORS); }
+{# Walked vectors on their way: fetch loads them, keep puts them into workgroup memory. fn(index, i) -> Raw loads vec4 i of
+   walked vector `index`, of which those at and beyond `end` count for nothing: the last one is read instead. expand(Raw)
+   makes numbers of it. declare: "var " at the first fetch of `raw`, else "". Where nothing is ahead, keep does all. #}
+{% macro fetch(raw, fn, first, end, declare="") %}
+{% for t in range(ahead) %}
+        {{ declare }}{{ raw }}{{ t }} = {{ fn }}(min({{ first }} + (li + {{ t * threads }}u) / VECTORS, max({{ end }}, 1u) - 1u), (li + {{ t * threads }}u) % VECTORS);
 {% endfor %}
-{% for t in range(rounds) %}
-            {{ name }}[index{{ t }} * {{ apart }}u + (v + {{ t * threads }}u) % VECTORS] = four{{ t }};
+{% endmacro %}
+{% macro keep(name, raw, fn, first, end) %}
+{% for t in range(ahead) %}
+        {{ name }}[(li + {{ t * threads }}u) / VECTORS * {{ apart }}u + (li + {{ t * threads }}u) % VECTORS] = expand({{ raw }}{{ t }});
 {% endfor %}
+{% if not ahead %}
+        for (var v = li; v < {{ bk * vectors }}u; v += {{ threads }}u) {
+            {{ name }}[v / VECTORS * {{ apart }}u + v % VECTORS] = expand({{ fn }}(min({{ first }} + v / VECTORS, {{ end }} - 1u), v % VECTORS));
         }
+{% endif %}
 {% endmacro %}
 
 {# result{a}_{b}: own vector a, read by fn(base{a} + i), times walked vector b of `name`. #}

@@ -23,8 +23,10 @@ var<private> kv_head: u32;
 {% include "attention_rows.wgsl" %}
 fn query(row: u32, head: u32) -> u32 { return head_start(row, head); }
 fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
-fn key_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + kv_head) + i]; }
-fn value_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
+alias Raw = vec4<f32>;
+fn expand(raw: Raw) -> vec4<f32> { return raw; }
+fn key_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + kv_head) + i]; }
+fn value_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
 
 {{ prelude.main(tile.threads) }}
     let first_head = workgroup_y(wg, grid) * {{ pack }}u;

@@ -29,13 +29,16 @@ const VECTORS = {{ tile.vectors }}u;
 {{ tile.weights("slopes") }}
 var<workgroup> last_row: u32;
 var<private> head: u32;
+var<private> tile_head: u32;  // of the tile that is on its way
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
 fn own_at(at: u32) -> vec4<f32> { return qkv[at]; }
 fn of_head(row: u32) -> u32 { return min(row, params.T - 1u) * params.heads + head; }
-fn query_at(row: u32, i: u32) -> vec4<f32> { return qkv[head_start(row, head) + i]; }
-fn gradient_at(row: u32, i: u32) -> vec4<f32> { return do_[of_head(row) * VECTORS + i]; }
+alias Raw = vec4<f32>;
+fn expand(raw: Raw) -> vec4<f32> { return raw; }
+fn query_at(row: u32, i: u32) -> Raw { return qkv[head_start(row, tile_head) + i]; }
+fn gradient_at(row: u32, i: u32) -> Raw { return do_[(row * params.heads + tile_head) * VECTORS + i]; }
 
 // The row after the last one that sees the key; 0 for a spare row.
 fn end_of(key: u32) -> u32 {
@@ -81,33 +84,42 @@ fn last_row_of(first: u32) -> u32 {
 {% endfor %}
 {{ tile.zero("dk") }}
 {{ tile.zero("dv") }}
-    for (head = first_head; head < first_head + heads_of_split; head++) {
-        for (var walked = first_key; walked < end; walked += {{ tile.bk }}u) {
-            workgroupBarrier();
-{{ tile.stage("queries", "query_at", "walked", "end") }}
-{{ tile.stage("gradients", "gradient_at", "walked", "end") }}
-            workgroupBarrier();
+    let tiles = (end - min(first_key, end) + {{ tile.bk - 1 }}u) / {{ tile.bk }}u;
+    tile_head = first_head;
+{{ tile.fetch("raw_query", "query_at", "first_key", "end", "var ") }}
+{{ tile.fetch("raw_gradient", "gradient_at", "first_key", "end", "var ") }}
+    for (var step = 0u; step < tiles * heads_of_split; step++) {
+        head = first_head + step / tiles;
+        let walked = first_key + step % tiles * {{ tile.bk }}u;
+        tile_head = head;
+        workgroupBarrier();
+{{ tile.keep("queries", "raw_query", "query_at", "walked", "end") }}
+{{ tile.keep("gradients", "raw_gradient", "gradient_at", "walked", "end") }}
+        workgroupBarrier();
+        tile_head = min(first_head + (step + 1u) / tiles, first_head + heads_of_split - 1u);
+        let next = first_key + (step + 1u) % tiles * {{ tile.bk }}u;
 {{ tile.products("score", "queries", "own_at", "k") }}
 {{ tile.products("slope", "gradients", "own_at", "v") }}
 {% for b in range(tile.tk) %}
-            let at{{ b }} = walked + column + {{ tile.tx * b }}u;
-            let lse{{ b }} = lse[of_head(at{{ b }})];
-            let delta{{ b }} = delta[of_head(at{{ b }})];
+        let at{{ b }} = walked + column + {{ tile.tx * b }}u;
+        let lse{{ b }} = lse[of_head(at{{ b }})];
+        let delta{{ b }} = delta[of_head(at{{ b }})];
 {% for h in range(tile.tq // 4) %}
-            let weight{{ h }}_{{ b }} = select(
-                vec4<f32>(),
-                exp({{ tile.four("score", h, b) }} * params.scale - lse{{ b }}),
-                (vec4<u32>(at{{ b }}) >= key{{ h }}) & (vec4<u32>(at{{ b }}) < end{{ h }}),
-            );
-            weights[{{ tile.weight_at(h, b) }}] = weight{{ h }}_{{ b }};
-            slopes[{{ tile.weight_at(h, b) }}] =
-                weight{{ h }}_{{ b }} * ({{ tile.four("slope", h, b) }} - delta{{ b }}) * params.scale;
+        let weight{{ h }}_{{ b }} = select(
+            vec4<f32>(),
+            exp({{ tile.four("score", h, b) }} * params.scale - lse{{ b }}),
+            (vec4<u32>(at{{ b }}) >= key{{ h }}) & (vec4<u32>(at{{ b }}) < end{{ h }}),
+        );
+        weights[{{ tile.weight_at(h, b) }}] = weight{{ h }}_{{ b }};
+        slopes[{{ tile.weight_at(h, b) }}] =
+            weight{{ h }}_{{ b }} * ({{ tile.four("slope", h, b) }} - delta{{ b }}) * params.scale;
 {% endfor %}
 {% endfor %}
-            workgroupBarrier();
+        workgroupBarrier();
+{{ tile.fetch("raw_query", "query_at", "next", "end") }}
+{{ tile.fetch("raw_gradient", "gradient_at", "next", "end") }}
 {{ tile.add("dv", "gradients", "weights") }}
 {{ tile.add("dk", "queries", "slopes") }}
-        }
     }
 {% for a in range(tile.tq) %}
     if row{{ a }} < params.T {

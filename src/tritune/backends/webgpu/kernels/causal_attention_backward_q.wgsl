@@ -27,8 +27,10 @@ var<private> kv_head: u32;
 {% include "attention_rows.wgsl" %}
 fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
 fn gradient_at(at: u32) -> vec4<f32> { return do_[at]; }
-fn key_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + kv_head) + i]; }
-fn value_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
+alias Raw = vec4<f32>;
+fn expand(raw: Raw) -> vec4<f32> { return raw; }
+fn key_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + kv_head) + i]; }
+fn value_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
 
 {{ prelude.main(tile.threads) }}
     let first_head = workgroup_y(wg, grid) * {{ pack }}u;
@@ -56,14 +58,17 @@ fn value_at(key: u32, i: u32) -> vec4<f32> { return qkv[head_start(key, params.h
     let {{ name }}{{ h }} = vec4<f32>({{ name }}[of_head{{ 4 * h }}], {{ name }}[of_head{{ 4 * h + 1 }}], {{ name }}[of_head{{ 4 * h + 2 }}], {{ name }}[of_head{{ 4 * h + 3 }}]);
 {% endfor %}
 {% endfor %}
+{{ tile.fetch("raw_value", "value_at", "begin", "end", "var ") }}
     for (var walked = begin; walked < end; walked += {{ tile.bk }}u) {
         workgroupBarrier();
-{{ tile.stage("operands", "value_at", "walked", "end") }}
+{{ tile.keep("operands", "raw_value", "value_at", "walked", "end") }}
         workgroupBarrier();
+{{ tile.fetch("raw_key", "key_at", "walked", "end", "let ") }}
 {{ tile.products("slope", "operands", "gradient_at", "gradient") }}
         workgroupBarrier();
-{{ tile.stage("operands", "key_at", "walked", "end") }}
+{{ tile.keep("operands", "raw_key", "key_at", "walked", "end") }}
         workgroupBarrier();
+{{ tile.fetch("raw_value", "value_at", "walked + " ~ tile.bk ~ "u", "end") }}
 {{ tile.products("score", "operands", "query_at", "q") }}
 {% for b in range(tile.tk) %}
         let key{{ b }} = vec4<u32>(walked + column + {{ tile.tx * b }}u);

@@ -33,12 +33,12 @@ fn cache_start(key: u32) -> u32 {
     let block = block_tables[current * params.max_blocks + key / params.block_size];
     return ((block * params.kv_heads + kv_head) * params.block_size + key % params.block_size) * VECTORS;
 }
-{% for name in ("key", "value") %}
-fn {{ name }}_at(key: u32, i: u32) -> vec4<f32> {
-    let four = {{ name[0] }}_cache[cache_start(key) + i];
-    return {{ "vec4<f32>(load_f16x2(four.x), load_f16x2(four.y))" if half_cache else "four" }};
+alias Raw = {{ "vec2<u32>" if half_cache else "vec4<f32>" }};
+fn expand(raw: Raw) -> vec4<f32> {
+    return {{ "vec4<f32>(load_f16x2(raw.x), load_f16x2(raw.y))" if half_cache else "raw" }};
 }
-{% endfor %}
+fn key_at(key: u32, i: u32) -> Raw { return k_cache[cache_start(key) + i]; }
+fn value_at(key: u32, i: u32) -> Raw { return v_cache[cache_start(key) + i]; }
 // The sequence of a row, NONE for a spare one.
 fn sequence_of(row: u32) -> u32 {
     if (row >= params.T || positions[row] < 0) { return NONE; }
