@@ -9,7 +9,7 @@ import tritune.generation.engines
 from tiny_chat import prompt_of, strong_adapter
 from tritune import ConfigError, ContextLengthError, Model
 from tritune.generation import Engine, GenerationSettings
-from tritune.generation.engine import token_set
+from tritune.generation.engine import rows_to_feed, token_set
 from tritune.models.batch import Piece
 
 
@@ -77,6 +77,27 @@ def test_a_long_prompt_in_chunks_equals_one_chunk(float_model: Model, monkeypatc
     assert engine.state.max_rows == 16
     assert greedy(engine, prompt, 6) == whole
     np.testing.assert_allclose(float_model.logits(prompt), logits, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "expected"),
+    [
+        (200, 2048, [200]),
+        (1100, 2048, [1024, 76]),
+        (1700, 2048, [1700]),
+        (600, 512, [512, 88]),
+        (5000, 2048, [2048, 2048, 904]),
+        (300, 2048, [256, 44]),
+        (40, 16, [16, 16, 8]),
+        (700, 1000, [512, 188]),
+    ],
+)
+def test_few_rows_of_a_prompt_are_spare(count: int, limit: int, expected: list[int]) -> None:
+    fed = []
+    while count:
+        fed.append(rows_to_feed(count, limit))
+        count -= fed[-1]
+    assert fed == expected
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 64, 65])

@@ -198,6 +198,7 @@ class Backend(ABC):
 
     name: str
     description: str  # of the device, for people
+    prefill_rows: int = 256  # of a prompt that should go through the model at once
     stats: Stats
     asynchronous: bool = False
     """Whether programs run while the host goes on; otherwise ``submit`` returns when they have run.

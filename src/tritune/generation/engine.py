@@ -18,8 +18,10 @@ from tritune.errors import ConfigError
 from tritune.generation.settings import GenerationSettings
 from tritune.models.batch import Piece
 from tritune.models.cache import BLOCK_SIZE, CachedSequence
-from tritune.models.inference import InferenceState
+from tritune.models.inference import InferenceState, bucket_of
 
+FEW_ROWS = 256
+"""Rows up to which a program of the next power of two is run, however many of them are spare."""
 FinishReason = Literal["stop", "length"]
 Result = TypeVar("Result")
 
@@ -123,10 +125,10 @@ class Engine:
             self._make_room(self)
         start = min(self.sequence.common_prefix(prompt), len(prompt) - 1)
         self.sequence.truncate(start)
-        rest, size = prompt[start:], self.state.max_rows
-        while len(rest) > size:
-            self.feed(rest[:size], self.state.forward)
-            rest = rest[size:]
+        rest = prompt[start:]
+        while (count := rows_to_feed(len(rest), self.state.max_rows)) < len(rest):
+            self.feed(rest[:count], self.state.forward)
+            rest = rest[count:]
         return rest
 
     def feed(self, tokens: list[int], run: Callable[[Sequence[Piece]], Result]) -> Result:
@@ -153,3 +155,11 @@ def token_set(tokens: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
     bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
     bits[list(tokens)] = True
     return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+def rows_to_feed(count: int, limit: int) -> int:
+    """How many of ``count`` rows to run next: all of them, or a power of two where its program would be mostly full and
+    the one for all of them a quarter empty."""
+    if count <= limit and (count <= FEW_ROWS or 5 * count >= 4 * bucket_of(count, limit)):
+        return count
+    return min(limit, 1 << (count - 1).bit_length() - 1)

@@ -11,8 +11,8 @@ from tritune.models.bitnet import BitNet
 from tritune.models.cache import BLOCK_SIZE, KVCache
 from tritune.models.inference import InferenceState
 
-PREFILL_ROWS = 512
-"""Rows of a prompt that go through the model at once."""
+PREFILL_ROWS = 4096
+"""Most rows of a prompt that go through the model at once; a device may want fewer (Backend.prefill_rows)."""
 
 
 class Engines:
@@ -54,7 +54,7 @@ class Engines:
     def _make(self, adapter: Adapter | None) -> Engine:
         model = self.model
         pool = None if adapter is None else AdapterPool.for_adapters(model.backend, [adapter], rounded=not model.floats)
-        rows = min(PREFILL_ROWS, self.context_length)
+        rows = min(PREFILL_ROWS, model.backend.prefill_rows, self.context_length)
         state = InferenceState(model, self.cache, max_rows=rows, adapters=pool)
         slot = 0 if adapter is None else 1
         engine = Engine(state, slot=slot, context=self.context_length, make_room=self._make_room)

@@ -22,6 +22,8 @@ from .profile import Profiler
 from .program import WebGPUProgram
 from .runner import Runner
 
+# Rows of a prompt at once, by kind of adapter: a large GPU is not full with the products of 512.
+_PREFILL_ROWS = {"discrete": 2048, "integrated": 512}
 _NO_VARIANT: Mapping[str, object] = MappingProxyType({})
 
 
@@ -45,6 +47,7 @@ class WebGPUCore(Backend):
         self.name = "webgpu"
         self.asynchronous = True
         self.description = info.description
+        self.prefill_rows = _PREFILL_ROWS.get(info.kind, self.prefill_rows)
         self.stats = Stats()
         self.device = Device(info, options or WebGPUOptions())
         self.memory = Memory(self.device, self.stats)
