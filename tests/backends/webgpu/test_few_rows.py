@@ -130,7 +130,8 @@ def test_a_spare_row(backend, rng):
         ([3, -1], [0, 0]),
     ],
 )
-def test_rows_of_several_sequences(backend, rng, positions, sequence):
+def test_rows_of_several_sequences(backend, rng, monkeypatch, positions, sequence):
+    monkeypatch.setattr(few_rows, "gemv_shape", lambda *_, **__: few_rows.GemvShape(64, 16, 1, 1, rows=4))
     chain = Chain(rng, positions, sequence)
     found, count = chain.run(backend, record=True)
     assert count == 4

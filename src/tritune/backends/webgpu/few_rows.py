@@ -29,6 +29,7 @@ class GemvShape:
     tile: int
     unroll: int
     rows: int = 16
+    with_lora: bool = True
 
     @property
     def outputs(self) -> int:
@@ -43,8 +44,8 @@ class GemvShape:
 
 def gemv_shape(rows: int, outputs: int, units: int, *, software: bool) -> GemvShape:
     """The shape for ``rows`` rows and a matrix of ``outputs`` rows of ``units`` loads each; measured on an H200."""
-    if software:
-        return GemvShape(64, 16, 1, 1)
+    if software:  # which is quicker with a thread an output of the correction than with lanes that share one
+        return GemvShape(64, 16, 1, 1, with_lora=rows <= 2)
     lanes = 8 if units <= 64 else 16
     if rows <= 2:
         return GemvShape(128, lanes, 2 if outputs >= 8192 else 1, min(-(-units // lanes), 8))
@@ -103,8 +104,8 @@ class FewRowsOps(WebGPUCore):
         if lora is not None:
             rank = lora.rank
             per_row = covering([rows.slot, rows.multiplier], [*buffers, lora.down, lora.b, lora.scale])
-            fused = per_row is not None
-            if per_row is not None:
+            fused = per_row is not None and shape.with_lora
+            if per_row is not None and fused:
                 at = per_row[1]
                 buffers += [lora.down, lora.b, per_row[0], lora.scale]
         part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]

@@ -4,12 +4,14 @@
 // [S, ceil(V / 32)], bit v % 32 of word v / 32 (the drawn token is added to seen; variant `masked`: allowed is there);
 // token i32 [S], =; logprob f32 [S], = the token's log-softmax in the unchanged logits.
 // Work: one workgroup a sequence, passes over V; the first of them is sample_scan.wgsl's, in `pieces` workgroups, if it is
-// not 0. The k-th largest logit is found by four passes over bytes of a key that
-// sorts like the float, top-p's threshold by bisection of that key. Thresholds are found before the division by the
-// temperature, which changes no order. At least 256 threads: llvmpipe ends all loops of a thread after 65535 steps
-// together, which 64 threads would reach at a vocabulary of 128 thousand.
+// not 0. The k-th largest logit is found by four passes over bytes of a key that sorts like the float, top-p's threshold
+// by bisection of that key, `cuts` places at a time. Thresholds are found before the division by the temperature, which
+// changes no order. At least 256 threads: llvmpipe ends all loops of a thread after 65535 steps together, which 64 threads
+// would reach at a vocabulary of 128 thousand.
 
 {% import "prelude.wgsl" as prelude with context %}
+{# Thresholds that a pass tries at once, where a pass takes long. #}
+{% set cuts = 7 if pieces else 1 %}
 {% set threads = 1024 if pieces and not software and limits["max-compute-invocations-per-workgroup"] >= 1024 else 256 %}
 {{ prelude.params("S: u32", "V: u32", "words: u32") }}
 {{ binding("logits", "array<f32>") }}
@@ -113,12 +115,29 @@ fn top_p_key(row: u32, li: u32, penalty: f32, lowest: u32, top: f32, temperature
     var low = max(lowest, key_of(max(top - 80.0 * temperature, LOWEST)));
     var high = key_of(top) + 1u;
     while high - low > 1u {
-        let middle = low + (high - low) / 2u;
-        if mass_from(row, li, penalty, middle, top, temperature) >= goal {
-            low = middle;
-        } else {
-            high = middle;
+        let step = max((high - low) / {{ cuts + 1 }}u, 1u);
+{% for c in range(cuts) %}
+        let cut{{ c }} = low + step * {{ c + 1 }}u;
+        var mass{{ c }} = 0.0;
+{% endfor %}
+        for (var v = li; v < params.V; v += THREADS) {
+            let x = penalised(row, v, penalty);
+            let key = key_of(x);
+            if x > LOWEST && key >= cut0 {
+                let weight = exp((x - top) / temperature);
+{% for c in range(cuts) %}
+                mass{{ c }} += select(0.0, weight, key >= cut{{ c }});
+{% endfor %}
+            }
         }
+{% for c in range(cuts) %}
+        let total{{ c }} = workgroup_sum_f32(mass{{ c }});
+{% endfor %}
+{% for c in range(cuts) %}
+        if cut{{ c }} < high {
+            if total{{ c }} >= goal { low = cut{{ c }}; } else { high = cut{{ c }}; }
+        }
+{% endfor %}
     }
     return low;
 }
