@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tritune.assets import BUILTIN_MODEL
 from tritune.backends import open_backend
 from tritune.backends.base import Backend
-from tritune.errors import ConfigError, ContextLengthError
+from tritune.errors import ConfigError, ContextLengthError, OutOfMemoryError
 from tritune.formats.fields import short
 from tritune.generation import Engine, Engines, GenerationSettings
 from tritune.lora import Adapter, AdapterLike, AdapterPool, as_one
@@ -21,6 +21,7 @@ from tritune.models.batch import Piece
 from tritune.models.bitnet import Activations, BitNet, Head
 from tritune.models.cache import CachedSequence
 from tritune.models.config import GenerationDefaults, ModelConfig
+from tritune.models.footprint import Footprint, footprint
 from tritune.models.inference import bucket_of
 from tritune.models.training_state import MicroBatch, TrainingState, next_token_targets
 from tritune.models.weights import ModelSource, open_model
@@ -114,13 +115,28 @@ class Model:
         self.tokenizer = _tokenizer(source)
         self.template = ChatTemplate.resolve(self.tokenizer, chat_template, self.config.model_type)
         self.context_length = min(context or self.config.max_positions, self.config.max_positions)
-        self.device_model = BitNet(backend, source, activations, head)
         # Exact arithmetic is what activations="float" is for, so its cache is not rounded either.
         self.kv_dtype: Literal["f16", "f32"] = "f32" if activations == "float" else kv_dtype
+        self.device_model = self._load(activations, head)
         self._engines = Engines(self.device_model, self.context_length, self.kv_dtype)
         self.loaded_with: Mapping[str, str | Path | int | None] = {}
         """What ``load`` was called with, for the record of a run."""
         self._training: tuple[tuple[object, ...], AdapterPool, TrainingState] | None = None
+
+    def _load(self, activations: Activations, head: Head) -> BitNet:
+        """The weights on the device. Raises OutOfMemoryError with what the model needs, where the device tells its
+        room before anything is loaded."""
+
+        def need() -> Footprint:
+            return footprint(self.source, self.context_length, self.kv_dtype, int8_head=head == "int8")
+
+        room, device = self.backend.room, self.backend.description
+        if room is not None and need().total > room:
+            raise OutOfMemoryError(f"{self.name} needs {need()}; {device} has room for {room / 1e9:.2f} GB")
+        try:
+            return BitNet(self.backend, self.source, activations, head)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(f"{error}; {self.name} needs {need()}") from error
 
     @property
     def name(self) -> str:

@@ -209,6 +209,11 @@ class Backend(ABC):
     """Whether ``linear`` takes adapters in f16, and gains by it."""
 
     # -- memory ---------------------------------------------------------------------------------------------------
+    @property
+    def room(self) -> int | None:
+        """Bytes that can still be allocated, None where the device does not tell (WebGPU has no way to)."""
+        return None
+
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
         """A buffer of zeros. Raises OutOfMemoryError with the size asked for."""

@@ -14,6 +14,7 @@ from tritune.backends.cpu.threads import physical_cores
 from tritune.backends.webgpu import list_adapters
 from tritune.backends.webgpu.device import AdapterInfo, adapters_problem
 from tritune.models.config import ModelConfig
+from tritune.models.footprint import footprint
 from tritune.models.weights import ModelSource, norm_sizes, open_model, projection_shapes
 from tritune.text import ChatTemplate, Tokenizer
 
@@ -96,6 +97,7 @@ def model_facts(model: OpenedModel, chat_template: str | None = None) -> dict[st
         "name": config.name,
         "path": str(model.path),
         "file_bytes": _file_bytes(model.path),
+        "needs": str(footprint(source, config.max_positions)) + f" of {config.max_positions:,} positions",
         "model_type": config.model_type,
         "ternary_parameters": config.num_layers * sum(map(prod, projection_shapes(config).values())),
         "other_parameters": _other_parameters(source),

@@ -6,6 +6,7 @@ Serves BitNet b1.58 (sub-norms, relu² or silu) and ternary Llama (no sub-norms)
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +64,14 @@ class BitNet:
         self.backend = backend
         self.config = source.config
         self.floats = activations == "float"
-        self.layers = [upload_layer(backend, source.layer(i)) for i in range(self.config.num_layers)]
+        with ThreadPoolExecutor(1) as reader:  # the next layer is decoded while one is packed and uploaded
+            coming = reader.submit(source.layer, 0)
+            self.layers: list[Layer] = []
+            for index in range(self.config.num_layers):
+                weights = coming.result()
+                if index + 1 < self.config.num_layers:
+                    coming = reader.submit(source.layer, index + 1)
+                self.layers.append(upload_layer(backend, weights))
         self.embedding = self._table(source.embedding())
         own = source.head()
         if head == "int8":

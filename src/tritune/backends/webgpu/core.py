@@ -111,6 +111,12 @@ class WebGPUCore(Backend):
             held.run()
 
     # -- memory ---------------------------------------------------------------------------------------------------
+    @property
+    def room(self) -> int | None:
+        """See Backend.room: what is left of the option ``memory_limit_bytes``."""
+        limit = self.device.options.memory_limit_bytes
+        return None if limit is None else limit - self.stats.bytes_allocated
+
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
         """See Backend.empty."""
         return self.memory.empty(shape, dtype)
