@@ -212,3 +212,25 @@ def test_ctrl_c_before_the_first_step_says_that_nothing_is_saved(
     assert (result.code, result.out) == (130, "")
     assert "nothing is saved" in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_trained_with_dpo(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"hello {n}", "chosen": " I am fine.", "rejected": " It's a story."} for n in range(4)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = (
+        "-m",
+        tiny,
+        "-d",
+        tmp_path / "pairs.jsonl",
+        "-o",
+        tmp_path / "out",
+        "--device",
+        "numpy",
+        "--max-steps",
+        "2",
+    )
+    assert "method dpo" in cli("train", *flags).error
+    result = cli("train", *flags, "--method", "dpo", "--dpo-beta", "0.2", "--max-steps", "2", "--log-every", "1")
+    assert result.code == 0, result.err
+    assert "accuracy 0." in result.err
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()

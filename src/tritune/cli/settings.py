@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from tritune.lora.config import LoRAConfig
-from tritune.training.config import PROMPT_STYLES, SCHEDULES, TRAIN_ON, TrainConfig
+from tritune.training.config import METHODS, PROMPT_STYLES, SCHEDULES, TRAIN_ON, TrainConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,6 +103,15 @@ LORA = (
 )
 
 TRAIN = (
+    Setting(
+        "method", ("--method", "--loss"), "sft: learn the answers. dpo: learn to prefer chosen to rejected answers."
+    ),
+    Setting("dpo_beta", ("--dpo-beta",), "How strongly dpo holds on to the base, or to the adapter it starts from."),
+    Setting(
+        "dpo_label_smoothing",
+        ("--dpo-label-smoothing",),
+        "Share of the pairs that dpo takes to be wrong.",
+    ),
     Setting("lr", ("--learning-rate", "--lr"), "Learning rate after the warmup."),
     Setting("epochs", ("--epochs", "--num-train-epochs"), "Passes over the rows; may be a fraction."),
     Setting("max_steps", ("--max-steps", "--iters"), "Optimizer steps; 0 = as many as the epochs have."),
@@ -199,6 +208,7 @@ def flag_type(field: str) -> click.ParamType[Any]:
         "target_modules": TargetModules(),
         "layers": Layers(),
         "schedule": click.Choice(SCHEDULES),
+        "method": click.Choice(METHODS),
         "rank_pattern": PatternItem(int),
         "alpha_pattern": PatternItem(float),
         "sample_prompts": click.STRING,

@@ -35,7 +35,8 @@ class LossHead:
         self._normed = backend.empty((size, config.hidden_size))
         self._logits = backend.empty((self.chunk, config.vocab_size))
         self._greedy = GreedyBuffers.make(backend, self.chunk, size, config.vocab_size) if likeliest else None
-        self._programs: dict[tuple[int, bool], Program] = {}
+        self._programs: dict[tuple[int, bool, bool], Program] = {}
+        self._scoring: Program | None = None
 
     def prepare(
         self,
@@ -44,10 +45,12 @@ class LossHead:
         totals: Buffer | None,
         dhidden: Buffer | None,
         backward: bool,
+        coefficients: NDArray[np.float32] | None = None,
     ) -> Program:
         """Write a batch's targets (-1 = not trained) and return the program for their number.
 
-        totals None: the losses are not added up. dhidden is not needed without backward.
+        totals None: the losses are not added up. dhidden is not needed without backward. coefficients [trained rows]:
+        the loss is their sum of products with the nll; None: all are 1.
         """
         trained = np.flatnonzero(targets >= 0).astype(np.int32)
         size = self._size_of(len(trained))
@@ -56,8 +59,14 @@ class LossHead:
         backend = self.model.backend
         backend.write(self.index.view(0, (size,)), index)
         backend.write(self.targets.view(0, (size,)), goal)
-        backend.write(self.coefficients.view(0, (size,)), (goal >= 0).astype(np.float32))
-        return self._program(size, hidden, totals, dhidden, backward)
+        weights = (goal >= 0).astype(np.float32)
+        if coefficients is not None:
+            weights[: len(trained)] = coefficients
+        backend.write(self.coefficients.view(0, (size,)), weights)
+        program = self._program(size, hidden, totals, dhidden, backward)
+        if not backward:
+            self._scoring = program
+        return program
 
     def _size_of(self, count: int) -> int:
         return next(size for size in self.sizes if size >= count)
@@ -68,10 +77,16 @@ class LossHead:
             for backward in (True, False) if evaluation else (True,):
                 self._program(size, hidden, totals, dhidden, backward)
 
+    def prepare_scoring(self, hidden: Buffer, dhidden: Buffer) -> None:
+        """Make the programs of all sizes that score, and those of a gradient from coefficients, without totals."""
+        for size in self.sizes:
+            for backward in (True, False):
+                self._program(size, hidden, None, dhidden, backward)
+
     def _program(
         self, size: int, hidden: Buffer, totals: Buffer | None, dhidden: Buffer | None, backward: bool
     ) -> Program:
-        key = (size, backward)
+        key = (size, backward, totals is not None)
         if key not in self._programs:
             with self.model.backend.record() as program:
                 self._record(size, hidden, totals, dhidden, backward)
@@ -88,9 +103,8 @@ class LossHead:
     def scores(self, count: int) -> tuple[NDArray[np.float32], NDArray[np.int32] | None]:
         """(nll [count], likeliest token [count] or None) of the trained rows of the last batch, which had ``count`` of
         them and no gradient. Waits."""
-        size = self._size_of(count)
-        program = self._programs[size, False]
-        nll, *token = (program.result(buffer)[:count] for buffer in self._results(size))
+        assert self._scoring is not None
+        nll, *token = (self._scoring.result(buffer)[:count] for buffer in self._results(self._size_of(count)))
         return nll.astype(np.float32), token[0].astype(np.int32) if token else None
 
     def _record(self, size: int, hidden: Buffer, totals: Buffer | None, dhidden: Buffer | None, backward: bool) -> None:

@@ -105,6 +105,7 @@ class TrainingState:
         self._identity = None if identity is None else backend.pack_ternary([(identity, 1.0)])
         self._forward = self._record_forward(adapters, self.noise)
         self._evaluation: Program | None = None
+        self._host_loss: tuple[Buffer, Buffer, Program] | None = None
         self._backward = self._record_backward()
         self._update: Program | None = None
 
@@ -148,6 +149,57 @@ class TrainingState:
         """Add a micro-batch's loss and number of trained tokens, without dropout and without a gradient."""
         head = self._write(batch, backward=False)
         self.backend.submit([self.evaluation_program(), head])
+
+    def score(self, batch: MicroBatch, forward: Program) -> NDArray[np.float32]:
+        """-log p of each target of a batch, in order; forward: ``forward_program``, after which ``backward`` may
+        follow, or another one. Waits."""
+        self.rows.write(batch.pieces, self.max_rows)
+        scoring = self._head.prepare(batch.targets, self._saved.inputs[-1], None, None, backward=False)
+        self.backend.submit([forward, scoring])
+        return self._head.scores(int(np.count_nonzero(batch.targets >= 0)))[0]
+
+    def backward(
+        self, batch: MicroBatch, coefficients: NDArray[np.float32], loss: float, count: int, *, update: bool = False
+    ) -> None:
+        """Add the gradient of Σ coefficients · nll over the targets of the batch that was scored last.
+
+        loss and count: what is added to the totals. update: see ``forward_backward``.
+        """
+        hidden, dhidden = self._saved.inputs[-1], self._back.dx
+        head = self._head.prepare(batch.targets, hidden, None, dhidden, backward=True, coefficients=coefficients)
+        update_programs = [self.update_program()] if update else []
+        self.backend.submit([head, self._backward, self._write_loss(loss, count), *update_programs])
+
+    def add_loss(self, loss: float, count: int) -> None:
+        """Add a loss and a count of the host's to the totals."""
+        self.backend.submit([self._write_loss(loss, count)])
+
+    def _write_loss(self, loss: float, count: int) -> Program:
+        """The program that adds them; as ``add_loss`` has it: the mean, times its weight."""
+        if self._host_loss is None:
+            mean, weight = self.backend.empty((1,)), self.backend.empty((1,))
+            with self.backend.record() as program:
+                self.backend.add_loss(mean, weight, self.totals)
+            self._host_loss = (mean, weight, program)
+        mean, weight, program = self._host_loss
+        self.backend.write(mean, np.array([loss / count], np.float32))
+        self.backend.write(weight, np.array([count], np.float32))
+        return program
+
+    @property
+    def forward_program(self) -> Program:
+        """The forward of training, which drops what dropout says."""
+        return self._forward
+
+    def reference_program(self, adapters: Adapters | None) -> Program:
+        """A forward over the same buffers under other adapters of the same rank (None: the base), which drops
+        nothing."""
+        return self._record_forward(None if adapters is None else WithoutDropout(adapters))
+
+    def prepare_scoring(self) -> None:
+        """Make the programs of ``score`` and ``backward`` now, but for their forwards."""
+        self.update_program()
+        self._head.prepare_scoring(self._saved.inputs[-1], self._back.dx)
 
     def _write(self, batch: MicroBatch, backward: bool) -> Program:
         """Describe a batch on the device; the head's program for it."""
@@ -235,7 +287,7 @@ class TrainingState:
             self.evaluation_program()
 
     # -- programs -----------------------------------------------------------------------------------------------------
-    def _forward_block(self, index: int, rows: Rows, adapters: Adapters, *, again: bool = False) -> None:
+    def _forward_block(self, index: int, rows: Rows, adapters: Adapters | None, *, again: bool = False) -> None:
         """again: only what backward needs of the inside."""
         model, block = self.model, self._saved.blocks[index]
         x, out = self._saved.inputs[index : index + 2]
@@ -248,7 +300,7 @@ class TrainingState:
 
         model.block(index, rows, x, block.mid, None if again else out, block, self._quant, adapters, attend)
 
-    def _record_forward(self, adapters: Adapters, noise: Buffer | None = None) -> Program:
+    def _record_forward(self, adapters: Adapters | None, noise: Buffer | None = None) -> Program:
         rows = self.rows.rows
         with self.backend.record() as program:
             x = self._saved.inputs[0]

@@ -12,6 +12,8 @@ from tritune.errors import ConfigError
 from tritune.formats.fields import short
 
 Schedule = Literal["cosine", "linear", "constant"]
+Method = Literal["sft", "dpo"]
+METHODS: tuple[Method, ...] = ("sft", "dpo")
 SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
 PROMPT_STYLES: tuple[PromptStyle, ...] = get_args(PromptStyle)
 TRAIN_ON: tuple[TrainOn, ...] = get_args(TrainOn)
@@ -26,6 +28,9 @@ class TrainConfig:
     fall into micro-batches.
     """
 
+    method: Method = "sft"  # dpo: rows are pairs of answers, of which the better one is to become likelier
+    dpo_beta: float = 0.1  # how much a log-probability may move away from the reference's: less, the larger it is
+    dpo_label_smoothing: float = 0.0  # share of the pairs that are taken to be the wrong way round
     lr: float = 2e-4
     beta1: float = 0.9
     beta2: float = 0.999
@@ -63,6 +68,9 @@ class TrainConfig:
             self._check_type(field, getattr(self, field.name))
         part = self.micro_batch_tokens
         checks = (
+            ("method", self.method in METHODS, "one of " + ", ".join(METHODS)),
+            ("dpo_beta", self.dpo_beta > 0, "a number > 0"),
+            ("dpo_label_smoothing", 0 <= self.dpo_label_smoothing < 0.5, "a number in [0, 0.5)"),
             ("lr", self.lr > 0, "a number > 0"),
             ("beta1", 0 <= self.beta1 < 1, "a number in [0, 1)"),
             ("beta2", 0 <= self.beta2 < 1, "a number in [0, 1)"),

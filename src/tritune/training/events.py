@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ class RunStart:
 
 @dataclass(frozen=True)
 class StepLog:
-    """The mean over the steps since the last log."""
+    """The mean over the steps since the last log. In dpo the loss is per pair, and ``tokens`` counts pairs."""
 
     step: int
     total_steps: int
@@ -39,18 +39,20 @@ class StepLog:
     seconds: float  # since the start of the run
     tokens_per_second: float  # rows per second since the last log; evaluations and saving are not counted
     skipped_steps: int  # in all, because their gradient was not finite
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # of dpo: rewards/…, logps/… as in TRL
 
 
 @dataclass(frozen=True)
 class EvalLog:
-    """The loss of the held-out rows after ``step`` optimizer steps."""
+    """The loss of the held-out rows after ``step`` optimizer steps; in dpo per pair, as in StepLog."""
 
     step: int
     eval_loss: float  # nats per trained token, over all of them: not a mean of means
-    eval_perplexity: float  # exp(eval_loss)
+    eval_perplexity: float  # exp(eval_loss); NaN in dpo
     eval_tokens: int  # trained tokens of the held-out rows
     seconds: float  # that the evaluation took
     best: bool  # no earlier evaluation of the run had a lower loss
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # of dpo: rewards/…, logps/… as in TRL
 
 
 @dataclass(frozen=True)

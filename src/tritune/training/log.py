@@ -41,10 +41,10 @@ class JsonlLog(Callback):
         )
 
     def on_log(self, log: StepLog) -> None:
-        self._append({"event": "step", **asdict(log)})
+        self._append({"event": "step", **_flat(log)})
 
     def on_eval(self, log: EvalLog) -> None:
-        self._append({"event": "eval", **asdict(log)})
+        self._append({"event": "eval", **_flat(log)})
 
     def on_sample(self, sample: SampleLog) -> None:
         self._append({"event": "sample", **asdict(sample)})
@@ -80,3 +80,9 @@ class JsonlLog(Callback):
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {reason(error)}") from None
+
+
+def _flat(log: StepLog | EvalLog) -> dict[str, Any]:
+    """The fields of a log, its metrics beside the others."""
+    fields = asdict(log)
+    return fields | fields.pop("metrics")

@@ -61,21 +61,23 @@ class TerminalProgress(Callback):
     def on_log(self, log: StepLog) -> None:
         if self._progress is None or self._task is None:
             return
-        status = f"loss {log.loss:.3f} · lr {log.lr:.1e} · {log.tokens_per_second:.0f} tokens/s{_peak_memory()}"
+        status = f"loss {log.loss:.3f}{_accuracy(log)} · lr {log.lr:.1e} · "
+        status += f"{log.tokens_per_second:.0f} tokens/s{_peak_memory()}"
         if log.skipped_steps:
             status += f" · [red]{log.skipped_steps} skipped[/]"
         self._progress.update(self._task, completed=log.step, status=status)
         if not self.console.is_terminal:  # a log file gets lines instead of a moving bar
             self.console.print(
-                f"step {log.step}/{log.total_steps} loss {log.loss:.4f} lr {log.lr:.2e} grad norm {log.grad_norm:.3f} "
-                f"{log.tokens_per_second:.0f} tokens/s",
+                f"step {log.step}/{log.total_steps} loss {log.loss:.4f}{_accuracy(log)} lr {log.lr:.2e} "
+                f"grad norm {log.grad_norm:.3f} {log.tokens_per_second:.0f} tokens/s",
                 highlight=False,
             )
 
     def on_eval(self, log: EvalLog) -> None:
         better = " (the best so far)" if log.best else ""
+        more = _accuracy(log) or f" perplexity {log.eval_perplexity:.2f}"
         self.console.print(
-            f"step {log.step} held-out loss {log.eval_loss:.4f} perplexity {log.eval_perplexity:.2f}{better}",
+            f"step {log.step} held-out loss {log.eval_loss:.4f}{more}{better}",
             highlight=False,
         )
 
@@ -107,6 +109,12 @@ def _peak_memory() -> str:
         return ""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return f" · {peak / 2**30:.1f} GiB"
+
+
+def _accuracy(log: StepLog | EvalLog) -> str:
+    """Of dpo: the share of the pairs whose chosen answer won."""
+    share = log.metrics.get("rewards/accuracies")
+    return "" if share is None else f" accuracy {share:.2f}"
 
 
 def _coloured(example: str) -> Text:

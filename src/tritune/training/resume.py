@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tritune.atomic import reason
-from tritune.data import Dataset, Example
+from tritune.data import Dataset, Item
 from tritune.errors import ConfigError, InputError
 from tritune.formats.fields import short
-from tritune.lora import LoRAConfig
+from tritune.lora import Adapter, LoRAConfig
 from tritune.model import Model
 from tritune.training.checkpoint import (
     Checkpoint,
@@ -25,7 +25,8 @@ from tritune.training.checkpoint import (
 )
 from tritune.training.config import TrainConfig
 
-FIXED = {"model", "data", "seed", "max_seq_len", "micro_batch_tokens", *(field.name for field in fields(LoRAConfig))}
+OF_RUN = ("model", "data", "seed", "method", "reference", "max_seq_len", "micro_batch_tokens")
+FIXED = {*OF_RUN, *(field.name for field in fields(LoRAConfig))}
 """Settings that a resumed run cannot change: what the checkpoint holds would mean something else."""
 
 ROWS = ("data", "eval_data")
@@ -52,11 +53,14 @@ def settings_of(
     lora: LoRAConfig | None,
     config: TrainConfig,
     dataset: Dataset,
-    held_out: Sequence[Example],
+    held_out: Sequence[Item],
+    reference: Adapter | None = None,
 ) -> dict[str, Any]:
-    """What decides how a run goes, as JSON has it. lora None: that of the checkpoint."""
+    """What decides how a run goes, as JSON has it. lora None: that of the checkpoint. reference: of dpo."""
     settings: dict[str, Any] = {"model": model.name, **asdict(config), **({} if lora is None else asdict(lora))}
     settings |= {"data": dataset.digest, "eval_data": _digest(held_out)}
+    if config.method == "dpo":
+        settings["reference"] = "the base" if reference is None else reference.content_key()
     return json.loads(json.dumps(settings))
 
 
@@ -107,10 +111,10 @@ def clear_output(folder: Path, checkpoint: Checkpoint | None, *, overwrite: bool
             raise InputError(f"{path}: cannot be removed: {reason(error)}") from None
 
 
-def _digest(examples: Sequence[Example]) -> str:
+def _digest(items: Sequence[Item]) -> str:
     """Equal for the same tokens in the same order, the same of them trained."""
     digest = hashlib.sha256()
-    for example in examples:
+    for example in (sequence for item in items for sequence in item.sequences):
         digest.update(len(example).to_bytes(8, "little"))
         digest.update(example.tokens.tobytes())
         digest.update(example.trained.tobytes())

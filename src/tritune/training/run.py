@@ -7,18 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tritune.data import Data, Dataset, Example, RowEncoder, RowSet, open_rows
+from tritune.data import Data, Dataset, Item, RowEncoder, RowSet, open_rows
 from tritune.errors import ConfigError, DataError, OutOfMemoryError
 from tritune.lora import Adapter, AdapterPool, LoRAConfig
 from tritune.lora.types import Floats
 from tritune.model import Model
 from tritune.models.training_state import TrainingState
 from tritune.training.checkpoint import Checkpoint, checkpoint_path
-from tritune.training.config import TrainConfig
+from tritune.training.config import Method, TrainConfig
+from tritune.training.dpo import PreferenceObjective
 from tritune.training.events import Callback
 from tritune.training.heldout import HeldOut
 from tritune.training.log import JsonlLog
 from tritune.training.memory import SHARE, fitting_tokens, free_memory
+from tritune.training.objective import Objective, SupervisedObjective
 from tritune.training.resume import check_same, clear_output, find_checkpoint, settings_of
 from tritune.training.run_folder import write_run_folder
 from tritune.training.trainer import Plan, Trainer
@@ -66,7 +68,7 @@ def train(
         trained = adapter.copy() if adapter is not None else Adapter.create(model, lora, seed=config.seed)
     config, pool, state, about_memory = _training_state(model, trained, dataset, held_out, config)
     given = lora or (None if adapter is None else adapter.config) or (trained.config if checkpoint is None else None)
-    settings = settings_of(model, given, config, dataset, held_out)
+    settings = settings_of(model, given, config, dataset, held_out, adapter)
     if checkpoint is not None:
         settings, about_resume = check_same(checkpoint, settings)
         notes += about_resume
@@ -74,7 +76,8 @@ def train(
         clear_output(folder, checkpoint, overwrite=overwrite or resume == "auto")
     notes += [*about_rows, *about_memory]
     plan = Plan(model, trained, dataset, held_out, config, folder, settings, notes, checkpoint)
-    trainer = Trainer(plan, pool, state, [*([JsonlLog(folder)] if folder else []), *callbacks])
+    objective = _objective(model, state, adapter, config)
+    trainer = Trainer(plan, pool, objective, [*([JsonlLog(folder)] if folder else []), *callbacks])
     trainer.best = _best(checkpoint, model)
     if folder is not None:
         lora = given or trained.config
@@ -86,20 +89,18 @@ def train(
 def mean_loss(model: Model, adapter: Adapter, data: Data, config: TrainConfig | None = None) -> float:
     """Loss per trained token of rows, without training: of held-out rows, say. Raises DataError, ConfigError."""
     config = config or TrainConfig()
-    examples, _ = _held_out(model, open_rows(data, "test"), config)
+    examples, _ = _held_out(model, _checked(open_rows(data, "test"), "sft"), replace(config, method="sft"))
     held_out = HeldOut(examples, config.batch_tokens)
     _, state = model.training_state(adapter, _padded(sum(map(len, examples)), config.batch_tokens))
     state.clear()
-    return held_out.loss(state)[0]
+    return held_out.loss(SupervisedObjective(state))[0]
 
 
 def _all_examples(
     model: Model, data: Data, eval_data: Data | None, config: TrainConfig
-) -> tuple[Dataset, list[Example], list[str]]:
+) -> tuple[Dataset, list[Item], list[str]]:
     """What is trained on, held-out examples, and notes about held-out rows that were cut or left out."""
-    rows = open_rows(data)
-    if rows.is_preference:
-        raise DataError(f"{rows.name}: rows of pairs (chosen, rejected) are for preference training, not for this one")
+    rows = _checked(open_rows(data), config.method)
     rows.verify()
     if eval_data is not None and config.eval_split:
         raise ConfigError("give either eval_data or eval_split, not both: which rows are held out?")
@@ -107,7 +108,7 @@ def _all_examples(
     if config.eval_split:
         rows, measured = rows.hold_out(config.eval_split, config.seed)
     elif eval_data is not None:
-        measured = open_rows(eval_data, "valid")
+        measured = _checked(open_rows(eval_data, "valid"), config.method)
     dataset = Dataset(rows, _encoder(model, config))
     if measured is None:
         return dataset, [], []
@@ -115,10 +116,19 @@ def _all_examples(
     return dataset, examples, [f"held-out rows: {note}" for note in notes]
 
 
-def _held_out(model: Model, rows: RowSet, config: TrainConfig) -> tuple[list[Example], list[str]]:
+def _checked(rows: RowSet, method: Method) -> RowSet:
+    """The rows, if they are of the kind that a method trains. Raises DataError."""
+    if rows.is_preference and method != "dpo":
+        raise DataError(f"{rows.name}: rows of pairs (chosen, rejected) are trained with method dpo, not {method}")
+    if method == "dpo" and not rows.is_preference:
+        raise DataError(f"{rows.name}: method dpo trains rows of pairs; expected chosen and rejected in each")
+    return rows
+
+
+def _held_out(model: Model, rows: RowSet, config: TrainConfig) -> tuple[list[Item], list[str]]:
     """All examples of held-out rows, and notes about rows that were cut or left out."""
     dataset = Dataset(rows, _encoder(model, config), cache=False)
-    examples = [item for index in range(len(dataset)) for item in dataset[index] if isinstance(item, Example)]
+    examples = [item for index in range(len(dataset)) for item in dataset[index]]
     if not examples:
         raise dataset.nothing_to_train()
     return examples, dataset.notes()
@@ -126,8 +136,18 @@ def _held_out(model: Model, rows: RowSet, config: TrainConfig) -> tuple[list[Exa
 
 def _encoder(model: Model, config: TrainConfig) -> RowEncoder:
     micro = config.micro_batch_tokens or config.batch_tokens
+    if config.method == "dpo":
+        micro //= 2  # a pair stays together
     limit = min(config.max_seq_len, micro, model.context_length)
     return RowEncoder(model.tokenizer, model.template, limit, config.prompt_style, config.system, config.train_on)
+
+
+def _objective(model: Model, state: TrainingState, start: Adapter | None, config: TrainConfig) -> Objective:
+    """The loss of a run. Of dpo the reference is what the run starts from: an adapter's frozen copy, or the base."""
+    if config.method == "sft":
+        return SupervisedObjective(state)
+    reference = None if start is None else AdapterPool.for_adapters(model.backend, [start])
+    return PreferenceObjective(state, reference, config.dpo_beta, config.dpo_label_smoothing)
 
 
 def _padded(total: int, tokens: int) -> int:
@@ -136,7 +156,7 @@ def _padded(total: int, tokens: int) -> int:
 
 
 def _training_state(
-    model: Model, adapter: Adapter, dataset: Dataset, held_out: Sequence[Example], config: TrainConfig
+    model: Model, adapter: Adapter, dataset: Dataset, held_out: Sequence[Item], config: TrainConfig
 ) -> tuple[TrainConfig, AdapterPool, TrainingState, list[str]]:
     """Buffers for the largest micro-batches that fit, the settings with their size in it, and a note if it is not
     the one asked for."""

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 
 from tritune.backends.base import OPTIMIZER_SETTINGS
-from tritune.data import Dataset, DataStream, Example, StreamPosition, show_example
+from tritune.data import Dataset, DataStream, Item, StreamPosition, show_example
 from tritune.data.batches import Batch
 from tritune.errors import DataError, TrainingError
 from tritune.lora import Adapter, AdapterPool
 from tritune.lora.types import Floats
 from tritune.model import Model
-from tritune.models.training_state import TrainingState
 from tritune.training.checkpoint import Checkpoint, Progress, prune, save_checkpoint
 from tritune.training.config import TrainConfig, learning_rate, micro_batches_of
 from tritune.training.events import Callback, EndReason, EvalLog, RunEnd, RunStart, SampleLog, StepLog
-from tritune.training.heldout import HeldOut, micro_batch
+from tritune.training.heldout import HeldOut
 from tritune.training.interrupts import Interrupts
 from tritune.training.neftune import neftune_noise
+from tritune.training.objective import Objective
 
 MAX_SKIPPED = 3
 """Steps in a row whose gradient may be non-finite before the run is stopped."""
@@ -45,7 +45,7 @@ class Plan:
     model: Model
     adapter: Adapter  # trained in place
     dataset: Dataset
-    held_out: Sequence[Example]
+    held_out: Sequence[Item]
     config: TrainConfig
     output: Path | None
     settings: Mapping[str, Any]  # as checkpoints record them
@@ -56,10 +56,11 @@ class Plan:
 class Trainer:
     """One run."""
 
-    def __init__(self, plan: Plan, pool: AdapterPool, state: TrainingState, callbacks: Sequence[Callback]) -> None:
-        """pool and state: with the adapter's weights loaded, of nobody else's, for micro-batches as the plan has."""
+    def __init__(self, plan: Plan, pool: AdapterPool, objective: Objective, callbacks: Sequence[Callback]) -> None:
+        """pool and objective: with the adapter's weights loaded, of nobody else's, for micro-batches as the plan
+        has."""
         self.plan, self.model, self.config = plan, plan.model, plan.config
-        self.pool, self.state, self.callbacks = pool, state, callbacks
+        self.pool, self.objective, self.state, self.callbacks = pool, objective, objective.state, callbacks
         self.adapter, self.output = plan.adapter, plan.output
         self.progress = plan.checkpoint.progress if plan.checkpoint else Progress()
         self.stream = self._stream(StreamPosition())
@@ -99,7 +100,7 @@ class Trainer:
     def run(self) -> Adapter:
         """Train to the end."""
         self.state.clear()
-        self.state.prepare(evaluation=self.held_out is not None)
+        self.objective.prepare(evaluation=self.held_out is not None)
         if self.plan.checkpoint is not None:
             self.state.restore(self.plan.checkpoint.arrays)
         self._tell(lambda callback: callback.on_start(self._start_event()))
@@ -149,7 +150,7 @@ class Trainer:
             batch = next(self.stream)
             self._write_noise(progress.micro + index, batch)
             last = index == self.micro_batches - 1
-            self.state.forward_backward(micro_batch(batch, self.state.max_rows), update=last)
+            self.objective.forward_backward(batch, update=last)
             rows += len(batch.tokens)
         progress.step += 1
         progress.micro += self.micro_batches
@@ -211,7 +212,10 @@ class Trainer:
             num_examples=self.plan.dataset.rows_per_epoch,
             total_steps=self.total_steps,
             trainable_parameters=self.adapter.num_parameters,
-            first_example=show_example(self.plan.dataset.first(), self.model.tokenizer, "⟦{}⟧".format),
+            first_example="\n".join(
+                show_example(sequence, self.model.tokenizer, "⟦{}⟧".format)
+                for sequence in self.plan.dataset.first().sequences
+            ),
             notes=[*self.plan.notes, *self._told],
             num_eval_examples=len(self.plan.held_out),
             resumed_step=self.progress.step,
@@ -246,6 +250,7 @@ class Trainer:
             seconds=round(progress.seconds + now - self._begun, 3),
             tokens_per_second=round(progress.window_rows / max(now - self._window_since, 1e-9), 1),
             skipped_steps=int(state["skipped"]),
+            metrics=self.objective.take_metrics(),
         )
         progress.logged, progress.window_rows, self._window_since = progress.step, 0, now
         self._tell(lambda callback: callback.on_log(log))
@@ -254,7 +259,7 @@ class Trainer:
         progress, step = self.progress, self.progress.step
         with self._paused():
             begun = time.perf_counter()
-            loss, tokens = held_out.loss(self.state, self.interrupts.check)
+            loss, tokens = held_out.loss(self.objective, self.interrupts.check)
             seconds = round(time.perf_counter() - begun, 3)
             # What the model said before it was trained is told, but cannot be the best adapter of the run.
             best = step > 0 and loss < progress.best_loss
@@ -264,8 +269,9 @@ class Trainer:
             elif step:
                 progress.worse += 1
             progress.evaluated = step
-            perplexity = math.exp(loss) if loss < 700 else math.inf
-            log = EvalLog(step, loss, perplexity, tokens, seconds, best)
+            metrics = self.objective.take_metrics(held_out=True)
+            perplexity = math.nan if metrics else math.exp(loss) if loss < 700 else math.inf
+            log = EvalLog(step, loss, perplexity, tokens, seconds, best, metrics)
             self._tell(lambda callback: callback.on_eval(log))
             self._sample()
             if best:

@@ -87,10 +87,11 @@ class TrackerCallback(Callback):
             "train/tokens_per_second": log.tokens_per_second,
             "train/skipped_steps": log.skipped_steps,
         }
-        self._log(log.step, values)
+        self._log(log.step, values | {f"train/{name}": value for name, value in log.metrics.items()})
 
     def on_eval(self, log: EvalLog) -> None:
-        self._log(log.step, {"eval/loss": log.eval_loss, "eval/perplexity": log.eval_perplexity})
+        values = {"eval/loss": log.eval_loss, "eval/perplexity": log.eval_perplexity}
+        self._log(log.step, values | {f"eval/{name}": value for name, value in log.metrics.items()})
 
     def on_end(self, end: RunEnd) -> None:
         self._each(lambda tracker: tracker.finish())
