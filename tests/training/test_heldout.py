@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from tiny_chat import chat_rows, open_chat_model
 from tritune import Adapter, ConfigError, LoRAConfig, Model, TrainConfig, train
 from tritune.backends.base import Backend
-from tritune.training import Callback, EvalLog, RunEnd, RunStart, SampleLog, heldout, mean_loss
+from tritune.training import Callback, EvalLog, RunEnd, RunStart, SampleLog, StepLog, heldout, mean_loss
 
 ROWS = [{"instruction": f"say {n}", "output": "ok " * (1 + 5 * (n % 3))} for n in range(12)]
 HELD_OUT = chat_rows(7)
@@ -204,6 +205,31 @@ def test_the_newest_checkpoints_and_the_best_one_stay(
     assert sorted(path.name for path in tmp_path.glob("*checkpoint*")) == [
         "checkpoint-1", "checkpoint-5", "checkpoint-6",
     ]  # fmt: skip
+
+
+def test_time_spent_on_held_out_rows_and_checkpoints_is_not_counted(
+    numpy_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation that takes half a second, with a checkpoint inside of it: steps are as fast as without."""
+
+    def slow(*_: object) -> tuple[float, int]:
+        time.sleep(0.5)
+        return next(losses), 10
+
+    seconds: list[float] = []  # seconds a step
+
+    class Seconds(Callback):
+        def on_log(self, log: StepLog) -> None:
+            seconds.append(log.rows / log.tokens_per_second)
+
+    losses = iter(range(9, 0, -1))
+    monkeypatch.setattr(heldout.HeldOut, "loss", slow)
+    begun = time.perf_counter()
+    config = replace(CONFIG, max_steps=4, eval_every=1)
+    train(numpy_model, ROWS, LORA, config, eval_data=HELD_OUT, output=tmp_path, callbacks=[Seconds()])
+    rest = time.perf_counter() - begun - 5 * 0.5
+    assert min(seconds) > 1e-3  # no step of NumPy's is faster
+    assert sum(seconds) < rest
 
 
 def test_prompts_are_answered_at_each_evaluation(model: Model, tmp_path: Path) -> None:

@@ -225,9 +225,9 @@ class Trainer:
     def _paused(self) -> Generator[None]:
         """What happens inside does not count as time of training."""
         self.model.backend.synchronize()
-        begun = time.perf_counter()
+        begun, since = time.perf_counter(), self._window_since
         yield
-        self._window_since += time.perf_counter() - begun
+        self._window_since = since + time.perf_counter() - begun  # also of what is paused inside, once
 
     def _log(self) -> None:
         totals, state = self.state.read_totals()
