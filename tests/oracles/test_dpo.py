@@ -1,6 +1,6 @@
 """DPO equals TRL's sigmoid loss, computed here in float32 over peft and transformers: loss, logs, every gradient.
 
-The loss is written down as in trl/trainer/dpo_trainer.py (``loss_type="sigmoid"``, ``label_smoothing``).
+The loss is written down as in trl/trainer/dpo_trainer.py (``loss_type="sigmoid"``; label smoothing as in TRL 0.x).
 """
 
 from __future__ import annotations
