@@ -1,8 +1,9 @@
 """Direct Preference Optimization (Rafailov et al., 2023), with TRL's sigmoid loss and the names of its logs.
 
 For a pair, Δ = (log π(chosen) - log ref(chosen)) - (log π(rejected) - log ref(rejected)), and the loss is
--(1 - ε) log σ(βΔ) - ε log σ(-βΔ); ε is the label smoothing of conservative DPO (Mitchell, 2023), 0 in TRL 1.x. The reference is the same base on the same buffers: with the
-adapter off, or under a frozen copy of the adapter that the run started from. So it costs a forward, and no memory.
+-(1 - ε) log σ(βΔ) - ε log σ(-βΔ); ε is the label smoothing of conservative DPO (Mitchell, 2023), which TRL 0.x had
+here and TRL 1.x has not. The reference is the same base on the same buffers: with the adapter off, or under a frozen
+copy of the adapter that the run started from (as in TRL). So it costs a forward, and no second base.
 
 The gradient is exact: a forward gives the log-probabilities, the host makes a coefficient for each row of them, and
 cross_entropy's backward takes the coefficients.
@@ -35,7 +36,7 @@ class PairLosses:
 
 
 def sigmoid_loss(policy: Reals, reference: Reals, beta: float, label_smoothing: float = 0.0) -> PairLosses:
-    """TRL's ``loss_type="sigmoid"`` (with label smoothing as TRL 0.x had it) of log-probabilities [2 P], chosen and rejected in turns."""
+    """TRL's ``loss_type="sigmoid"`` of log-probabilities [2 P], chosen and rejected in turns."""
     rewards = beta * (policy - reference)
     chosen, rejected = rewards[0::2], rewards[1::2]
     margin = chosen - rejected
