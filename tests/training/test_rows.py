@@ -19,7 +19,7 @@ from tiny_chat import chat_rows, strong_adapter
 from tritune import Adapter, DataError, LoRAConfig, Model, TrainConfig, train
 from tritune.data import Dataset, DataStream, RowEncoder, open_rows, source, stream
 from tritune.training import Callback, StepLog, TerminalProgress
-from tritune.training.heldout import micro_batch
+from tritune.training.objective import micro_batch
 
 LORA = LoRAConfig(rank=2, alpha=4)
 CONFIG = TrainConfig(lr=1e-2, batch_tokens=128, max_seq_len=64, log_every=1, warmup=0, epochs=2)
