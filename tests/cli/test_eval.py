@@ -36,13 +36,19 @@ def read_json(cli: Cli, *flags: str | Path) -> dict[str, Any]:
 def test_adapters_beside_the_base_in_one_table(cli: Cli, tiny: Path, adapter: Path, text: Path) -> None:
     result = cli("eval", "-m", tiny, "-d", text, "--device", "numpy", "-a", adapter)
     assert result.code == 0, result.err
-    title, header, base, mine = (line for line in result.out.splitlines() if any(map(str.isalpha, line)))
+    title, header, base, mine, difference = (line for line in result.out.splitlines() if any(map(str.isalpha, line)))
     assert title.startswith("perplexity over")
-    assert [name.strip() for name in header.strip("┃").split("┃")][:3] == ["adapter", "loss", "Δ base"]
-    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in (base, mine)]
-    assert [row[0] for row in cells] == ["base", str(adapter)]
-    assert cells[0][2] == ""
-    assert float(cells[1][2]) == pytest.approx(float(cells[1][1]) - float(cells[0][1]), abs=2e-4)
+    assert [name.strip() for name in header.strip("┃").split("┃")][:2] == ["adapter", "loss"]
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in (base, mine, difference)]
+    assert [row[0] for row in cells] == ["base", str(adapter), "Δ base"]
+    assert float(cells[2][1]) == pytest.approx(float(cells[1][1]) - float(cells[0][1]), abs=2e-4)
+
+
+def test_a_narrow_terminal_cuts_no_number(
+    cli: Cli, tiny: Path, adapter: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in cli("eval", "-m", tiny, "-d", text, "--device", "numpy", "-a", adapter).out
 
 
 def test_json_equals_the_library(cli: Cli, tiny: Path, adapter: Path, text: Path, model: tritune.Model) -> None:

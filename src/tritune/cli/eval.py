@@ -136,22 +136,24 @@ def _facts(found: Evaluation, model: str, data: str) -> dict[str, Any]:
 def _print_table(found: Evaluation) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    first, *others = found.results.values()
+    first = found.results[BASE]
     names = [name for name in first if not name.endswith("_stderr")]
-    table = Table(title=f"{found.task} over {found.count:,} {found.unit}", title_justify="left")
+    unit = found.unit.removesuffix("s") if found.count == 1 else found.unit
+    table = Table(title=f"{found.task} over {found.count:,} {unit}", title_justify="left")
     table.add_column("adapter", overflow="fold")
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-        if others and name != "tokens":
-            table.add_column("Δ base", justify="right", style="dim")
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")  # a cut number would be a wrong one
     for adapter, metrics in found.results.items():
-        cells = [adapter]
+        compared = metrics is not first
+        cells = [Text(adapter).append("\n  Δ base" if compared else "", "dim")]
         for name in names:
             error = metrics.get(f"{name}_stderr")
-            cells.append(_number(name, metrics[name]) + ("" if error is None else f" ± {error:.4f}"))
-            if others and name != "tokens":
-                cells.append("" if metrics is first else f"{metrics[name] - first[name]:+.4f}")
+            cell = Text(_number(name, metrics[name]) + ("" if error is None else f" ± {error:.4f}"))
+            if compared and name != "tokens":
+                cell.append(f"\n{metrics[name] - first[name]:+,.4f}", "dim")
+            cells.append(cell)
         table.add_row(*cells)
     Console().print(table)
 
