@@ -173,3 +173,13 @@ def test_rows_are_held_out_of_a_file(numpy_model: Model, tmp_path: Path) -> None
 def test_pairs_are_not_trained_as_if_they_were_answers(numpy_model: Model) -> None:
     with pytest.raises(DataError, match=r"rows of pairs \(chosen, rejected\)"):
         train(numpy_model, [{"prompt": "a", "chosen": "b", "rejected": "c"}], LORA, CONFIG)
+
+
+def test_rows_that_are_repeated_for_their_share_fit_the_buffers(numpy_model: Model, tmp_path: Path) -> None:
+    """An epoch of few rows may have more tokens than the rows: a source with a large share is taken several times."""
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    long = {"messages": [ROWS[0]["messages"][0], {"role": "assistant", "content": "no " * 20}]}
+    files[0].write_text(json.dumps(long))
+    files[1].write_text("\n".join(map(json.dumps, ROWS[1:4])))
+    config = replace(CONFIG, max_steps=2, batch_tokens=512, max_seq_len=128)
+    train(numpy_model, [f"{files[0]}=0.9", f"{files[1]}=0.1"], LORA, config)

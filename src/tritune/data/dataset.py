@@ -83,7 +83,9 @@ class Dataset:
         raise self.nothing_to_train()
 
     def tokens_up_to(self, limit: int) -> int:
-        """Tokens of all examples together, or ``limit`` when there are more."""
+        """Tokens of all examples of an epoch together, or ``limit`` when there are more, or may be."""
+        if self.rows.repeats:
+            return limit
         total = 0
         for index in range(len(self)):
             total += sum(len(item) for item in self.encoded(index).items)

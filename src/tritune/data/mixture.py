@@ -70,6 +70,11 @@ class RowSet:
         return sum(self._counts)
 
     @property
+    def repeats(self) -> bool:
+        """Whether an epoch takes rows more than once, for their share."""
+        return any(count > len(source) for count, source in zip(self._counts, self.sources, strict=True))
+
+    @property
     def is_preference(self) -> bool:
         """Whether the rows are pairs of answers."""
         return self.sources[0].is_preference
