@@ -56,6 +56,16 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
     monkeypatch.setattr(heldout.HeldOut, "loss", lambda *_: (next(left), 10))
 
 
+def test_the_valid_file_of_a_folder_is_held_out(model: Model, tmp_path: Path) -> None:
+    for split, rows in (("train", ROWS), ("valid", HELD_OUT)):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, named = Heard(), Heard()
+    train(model, tmp_path, LORA, CONFIG, callbacks=[found])
+    train(model, tmp_path / "train.jsonl", LORA, CONFIG, eval_data=tmp_path / "valid.jsonl", callbacks=[named])
+    assert found.evals
+    assert [log.eval_loss for log in found.evals] == [log.eval_loss for log in named.evals]
+
+
 def test_the_loss_is_measured_before_on_the_way_and_after(model: Model) -> None:
     heard = Heard()
     adapter = train(model, ROWS, LORA, replace(CONFIG, eval_every=4), eval_data=HELD_OUT, callbacks=[heard])

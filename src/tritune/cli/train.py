@@ -55,7 +55,8 @@ SHOWN_PROMPT = 80
     "--eval-data",
     metavar="SOURCE",
     multiple=True,
-    help="Held-out rows, whose loss is measured as training goes on (or --eval-split).",
+    help="Held-out rows, whose loss is measured as training goes on (or --eval-split).  "
+    "[default: the valid file of a --data folder]",
 )
 @click.option(
     "-o",

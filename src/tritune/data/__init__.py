@@ -5,7 +5,7 @@ from tritune.data.build import ExampleSet, build_examples
 from tritune.data.dataset import Dataset
 from tritune.data.encode import Encoded, PromptStyle, RowEncoder, TrainOn, alpaca_prompt
 from tritune.data.examples import Example, Item, PreferenceExample, show_example
-from tritune.data.files import Data, find_split, open_rows, read_rows
+from tritune.data.files import Data, find_split, folders_with, open_rows, read_rows
 from tritune.data.messages import Turn
 from tritune.data.mixture import RowSet
 from tritune.data.preference import PreferenceRow
@@ -40,6 +40,7 @@ __all__ = [
     "alpaca_prompt",
     "build_examples",
     "find_split",
+    "folders_with",
     "open_rows",
     "pack",
     "read_rows",

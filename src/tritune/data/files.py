@@ -94,6 +94,13 @@ def find_split(folder: Path, split: str) -> Path:
     return found[0]
 
 
+def folders_with(data: Data, split: str) -> list[str]:
+    """The folders among the sources of ``data`` that have a file of this split too."""
+    folders = [(name, Path(name)) for name, _ in named_sources(data) or [] if Path(name).is_dir()]
+    files = [f"{stem}{suffix}" for stem in SPLITS[split] for suffix in SUFFIXES]
+    return [name for name, folder in folders if any((folder / file).is_file() for file in files)]
+
+
 def open_values(source: str | Path | Sequence[Mapping[str, Any]], split: str = "train") -> Values:
     """The JSON values of a file, of a folder's or a data set's split, or of a list. Raises DataError."""
     if not isinstance(source, (str, Path)):

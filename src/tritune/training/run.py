@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tritune.data import Data, Dataset, Item, RowEncoder, RowSet, open_rows
+from tritune.data import Data, Dataset, Item, RowEncoder, RowSet, folders_with, open_rows
 from tritune.errors import ConfigError, DataError, OutOfMemoryError
 from tritune.lora import Adapter, AdapterPool, LoRAConfig
 from tritune.lora.types import Floats
@@ -43,8 +43,8 @@ def train(
     without such rows the last one.
 
     data: files, folders, data sets or rows, as ``tritune.data.open_rows`` takes them; rows are read and tokenised as
-    their turn comes. eval_data: held-out rows, likewise (or ``config.eval_split`` of
-    data). adapter: one to start from (a copy is trained; ``lora`` must then be None).
+    their turn comes. eval_data: held-out rows, likewise (or ``config.eval_split`` of data); left out, the ``valid``
+    file of a folder that has one. adapter: one to start from (a copy is trained; ``lora`` must then be None).
 
     output: a folder. It gets the adapter that is returned, at the end and on Ctrl-C (which raises KeyboardInterrupt);
     checkpoints (``checkpoint-<step>``: the newest ``config.keep``, and the best); log.jsonl, config.yaml and
@@ -59,6 +59,8 @@ def train(
     config = config or TrainConfig()
     if config.start_layer >= model.config.num_layers:
         raise ConfigError(f"start_layer {config.start_layer}: the model has layers 0 … {model.config.num_layers - 1}")
+    if eval_data is None and not config.eval_split:
+        eval_data = folders_with(data, "valid") or None
     folder = None if output is None else Path(output)
     checkpoint, notes = find_checkpoint(model, resume, folder)
     dataset, held_out, about_rows = _all_examples(model, data, eval_data, config)
