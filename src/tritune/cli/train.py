@@ -93,9 +93,10 @@ SHOWN_PROMPT = 80
 def train(context: click.Context, config: Path | None, overwrite: bool, **_: Any) -> None:
     """Fine-tune a model with LoRA.
 
-    The rows are chat messages or instructions, one JSON object a line; only the answers are trained. The adapter is
-    written in PEFT's format: the one with the lowest loss on the held-out rows, or without such rows the last one.
-    Ctrl-C saves what was trained so far. `tritune train -c DIR/config.yaml` repeats the run of a folder.
+    The rows are chats, instructions, prompts with completions, or texts, one JSON object a line; only the answers are
+    trained. With --method dpo they are pairs of a better and a worse answer. The adapter is written in PEFT's format:
+    the one with the lowest loss on the held-out rows, or without such rows the last one. Ctrl-C saves what was trained
+    so far. `tritune train -c DIR/config.yaml` repeats the run of a folder.
     """
     chosen = (read_config_file(config) if config else {}) | _given(context)
     chosen = _of_resumed_run(chosen.get("resume"), chosen, read=config is None) | chosen
