@@ -13,7 +13,9 @@ import tritune
 from command_line import Cli
 from tiny_models import make_hf
 from tritune.assets import BUILTIN_MODEL
+from tritune.backends.webgpu.choices import head_class
 from tritune.backends.webgpu.device import AdapterInfo
+from tritune.backends.webgpu.tuning import tune
 from tritune.cli import facts
 
 SOFTWARE = AdapterInfo(
@@ -136,3 +138,43 @@ def test_adapter_of_another_size_does_not_fit(cli: Cli, gpus: list[AdapterInfo],
 @pytest.mark.parametrize("flag", ["--model", "--adapter"])
 def test_what_is_not_there_is_one_line(flag: str, cli: Cli, gpus: list[AdapterInfo]) -> None:
     assert "nowhere" in cli("info", flag, "nowhere").error
+
+
+def quick(*args: Any, **kwargs: Any) -> Any:
+    return tune(*args, **kwargs, names=[head_class(1)], seconds=1)
+
+
+@pytest.fixture
+def tunable(webgpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of the test's own, and a run that is short."""
+    monkeypatch.setenv("TRITUNE_CACHE", str(tmp_path))
+    monkeypatch.setattr("tritune.cli.tuning.tune", quick)
+    return tmp_path
+
+
+def test_tune_keeps_what_it_chose_and_info_says_that_it_is_in_use(cli: Cli, tunable: Path) -> None:
+    assert "tuning: none (tritune info --tune makes one)" in cli("info").out
+    result = cli("info", "--tune", "--device", "webgpu")
+    assert result.code == 0, result.err
+    [file] = tunable.rglob("*.json")
+    assert f"kept in {file}" in result.out
+    assert "head, 1 to 2 rows" in result.out
+    assert f"tuning: {file}" in cli("info").out
+    shown = read_json(cli, "--tune")["tuning"]
+    assert [row["name"] for row in shown["classes"]] == ["head, 1 to 2 rows"]
+    file.write_text("{")
+    assert "this tuning is ignored: not JSON" in cli("info").out
+
+
+def test_an_interrupted_tuning_run_writes_nothing(cli: Cli, tunable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tritune.cli.tuning._tell", interrupt)
+    assert cli("info", "--tune").code == 130
+    assert [path for path in tunable.rglob("*") if path.is_file()] == []
+
+
+def test_tune_is_for_gpus(cli: Cli, gpus: list[AdapterInfo]) -> None:
+    assert "cpu" in cli("info", "--tune", "--device", "cpu").error
+    assert "--tune" in cli("info", "--device", "webgpu").error

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tiny_tokenizer import write_directory
+from tritune.cache_folder import cache_folder
 from tritune.data import Dataset, Encoded, Example, RowEncoder, open_rows
-from tritune.data.cache_folder import cache_folder
 from tritune.data.token_cache import TokenCache
 from tritune.text import ChatTemplate, Tokenizer
 
@@ -135,5 +135,5 @@ def test_the_cache_does_not_grow_without_end(cache: Path, monkeypatch: pytest.Mo
         entry.mkdir()
         (entry / "tokens").write_bytes(bytes(1000))
         os.utime(entry, (1000 - age, 1000 - age))
-    monkeypatch.setattr("tritune.data.cache_folder.MAX_BYTES", 2000)
+    monkeypatch.setattr("tritune.cache_folder.MAX_BYTES", 2000)
     assert sorted(path.name for path in cache_folder("tokens").iterdir()) == ["new", "old"]

@@ -13,6 +13,7 @@ from tritune.backends.cpu.loading import supported_isas
 from tritune.backends.cpu.threads import physical_cores
 from tritune.backends.webgpu import list_adapters
 from tritune.backends.webgpu.device import AdapterInfo, adapters_problem
+from tritune.backends.webgpu.tuning_file import load_tuning
 from tritune.models.config import ModelConfig
 from tritune.models.footprint import footprint
 from tritune.models.weights import ModelSource, norm_sizes, open_model, projection_shapes
@@ -69,6 +70,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def _device(adapter: AdapterInfo) -> dict[str, Any]:
+    tuning = load_tuning(adapter.identity)
     return {
         "device": f"webgpu:{adapter.index}",
         "name": adapter.name,
@@ -80,6 +82,8 @@ def _device(adapter: AdapterInfo) -> dict[str, Any]:
         "max_binding_bytes": adapter.limits["max-storage-buffer-binding-size"],
         "subgroups": "subgroup" in adapter.features,
         "f16": "shader-f16" in adapter.features,
+        "tuning": None if tuning.path is None else str(tuning.path),
+        "tuning_problem": tuning.problem,
     }
 
 

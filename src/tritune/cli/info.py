@@ -8,33 +8,48 @@ from typing import Any
 import click
 
 from tritune.cli.options import model_option, template_option
+from tritune.errors import ConfigError
 
 
 @click.command()
 @model_option
 @click.option("-a", "--adapter", metavar="PATH", help="Show this adapter; with --model, check that it fits the model.")
 @template_option
+@click.option("--tune", is_flag=True, help="Measure for 20 seconds which kernel sizes suit a GPU, and keep them.")
+@click.option("--device", help="With --tune: webgpu, webgpu:1 or webgpu:NAME.  [default: the best GPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(model: str | None, adapter: str | None, chat_template: str | None, as_json: bool) -> None:
+def info(
+    model: str | None, adapter: str | None, chat_template: str | None, tune: bool, device: str | None, as_json: bool
+) -> None:
     """Show the devices, and the facts of a model (--model) and an adapter (--adapter).
 
-    `--model built-in` shows the built-in model.
+    `--model built-in` shows the built-in model. `--tune` changes how fast a GPU is, never what it computes.
     """
     from tritune.cli.adapter_facts import adapter_facts
     from tritune.cli.facts import device_facts, model_facts, opened_model
+    from tritune.cli.tuning import tuned
 
+    if device is not None and not tune:
+        raise ConfigError(f"--device {device}: info takes it with --tune only")
+    timings = tuned(device) if tune else None
     opened = None if model is None else opened_model(model, progress=not as_json)
     facts: dict[str, Any] = {"devices": device_facts()}
     if opened is not None:
         facts["model"] = model_facts(opened, chat_template)
     if adapter is not None:
         facts["adapter"] = adapter_facts(adapter, opened)
+    if timings is not None:
+        facts["tuning"] = timings
     click.echo(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(_sections(facts)))
 
 
 def _sections(facts: dict[str, Any]) -> list[str]:
     sections = [_devices(facts["devices"])]
     sections += [table(name, facts[name]) for name in ("model", "adapter") if name in facts]
+    if "tuning" in facts:
+        from tritune.cli.tuning import tuning_text
+
+        sections.append(tuning_text(facts["tuning"]))
     return sections
 
 
@@ -47,6 +62,7 @@ def _devices(devices: dict[str, Any]) -> str:
             f"    largest buffer {_size(gpu['max_buffer_bytes'])}, largest binding {_size(gpu['max_binding_bytes'])}, "
             f"subgroups {_yes(gpu['subgroups'])}, f16 {_yes(gpu['f16'])}"
         )
+        lines.append(f"    tuning: {gpu['tuning_problem'] or gpu['tuning'] or 'none (tritune info --tune makes one)'}")
     cpu = devices["cpu"]
     if cpu["problem"] is None:
         lines.append(f"  cpu       native kernels for {cpu['instruction_sets'][0]}, {cpu['threads']} threads")

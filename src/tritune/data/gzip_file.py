@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 from tritune.atomic import replace
-from tritune.data.cache_folder import cache_folder
+from tritune.cache_folder import cache_folder
 from tritune.errors import DataError
 
 _CHUNK = 4 << 20

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tritune.data.cache_folder import cache_folder
+from tritune.cache_folder import cache_folder
 from tritune.data.encode import Encoded
 from tritune.data.examples import Example, Item, PreferenceExample
 from tritune.data.file_lock import lock

@@ -7,7 +7,7 @@ import pytest
 
 from linear_cases import Case, dropout
 from tritune.backends.numpy import NumpyBackend
-from tritune.backends.webgpu.tiles import LARGE, PARTIAL_BYTES, Plan, Tile, plan_product
+from tritune.backends.webgpu.tiles import PARTIAL_BYTES, Plan, Tile, plan_product
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_split_products_of_eight_by_eight_a_thread(cut, rng, rank):
 
 @pytest.mark.parametrize("splits", [1, 5])
 def test_integer_sums_are_exact_in_a_large_tile(cut, rng, splits):
-    backend = cut(Plan(LARGE, splits))
+    backend = cut(Plan(Tile(128, 128, 16, 8, 8), splits))
     weight = rng.integers(-1, 2, (132, 1036)).astype(np.int8)
     codes = rng.integers(-128, 128, (130, 1036)).astype(np.int8)
     weight[0], codes[0] = 1, -128
@@ -63,7 +63,7 @@ def test_integer_sums_are_exact_in_a_large_tile(cut, rng, splits):
 
 def test_plans_of_a_large_gpu_fill_it_and_stay_within_memory():
     for m, n, k in [(512, 2560, 6912), (4096, 2560, 2560), (128, 2560, 128256), (512, 48, 2560), (17, 4, 16)]:
-        plan = plan_product(False, 32 << 10, m, n, k)
+        plan = plan_product(False, 32 << 10, m, n, k, {})
         workgroups = -(-m // plan.tile.rows) * -(-n // plan.tile.columns) * plan.splits
         assert plan.splits == 1 or 4 * m * n * plan.splits <= PARTIAL_BYTES
         assert workgroups >= 80 or k < 1024

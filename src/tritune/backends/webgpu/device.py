@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tritune.errors import DeviceError, DeviceLostError, OutOfMemoryError
+
+from .tuning_file import load_tuning
 
 KINDS = ("discrete", "integrated", "unknown", "software")
 """Kinds of adapter, best first."""
@@ -73,6 +76,11 @@ class AdapterInfo:
         """For people: "NVIDIA H200 (discrete, Vulkan, NVIDIA 550.1)"."""
         parts = ", ".join(part for part in (self.kind, self.backend, self.driver) if part)
         return f"{self.name} ({parts})"
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a device's tuning belongs to."""
+        return {"name": self.name, "backend": self.backend, "driver": self.driver}
 
 
 def list_adapters() -> list[AdapterInfo]:
@@ -143,6 +151,11 @@ class Device:
         if self.workgroup_size < 1 or self.workgroup_size & (self.workgroup_size - 1):
             raise DeviceError(f"workgroup_size must be a power of two, found {self.workgroup_size}")
 
+        tuning = load_tuning(info.identity)
+        if tuning.problem is not None:
+            warnings.warn(tuning.problem, stacklevel=2)
+        self.choices = tuning.choices
+        """How work is cut, where that is not by default: see choices.py."""
         self.rates = _RATES.get(info.kind, _RATES["integrated"])
         # A software renderer cannot hang a screen, and its rates are anybody's guess.
         self.submit_seconds = options.submit_seconds or (float("inf") if info.software else 0.5)

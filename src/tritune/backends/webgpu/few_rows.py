@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tritune.backends.base import Buffer, LoRA, Rows
 
 from .buffers import covering, same_memory
+from .choices import CANDIDATES, Choice, head_class, linear_class
 from .core import WebGPUCore
 from .ops_gemm import ceil_div
 from .ops_rows import HeldNorm
@@ -42,21 +44,23 @@ class GemvShape:
         return {"threads": self.threads, "lanes": self.lanes, "tile": self.tile, "unroll": self.unroll, "whole": whole}
 
 
-def gemv_shape(rows: int, outputs: int, units: int, *, software: bool) -> GemvShape:
-    """The shape for ``rows`` rows and a matrix of ``outputs`` rows of ``units`` loads each; measured on an H200."""
-    if software:  # which is quicker with a thread an output of the correction than with lanes that share one
-        return GemvShape(64, 16, 1, 1, with_lora=rows <= 2)
-    lanes = 8 if units <= 64 else 16
-    if rows <= 2:
-        return GemvShape(128, lanes, 2 if outputs >= 8192 else 1, min(-(-units // lanes), 8))
-    return GemvShape(128, lanes, 8 if outputs >= 8192 else 4, 1, rows=4)
+def gemv_shape(rows: int, outputs: int, units: int, choices: Mapping[str, Choice], *, software: bool) -> GemvShape:
+    """The shape for ``rows`` rows and a matrix of ``outputs`` rows of ``units`` loads each; choices: see choices.py."""
+    name = linear_class(rows, outputs, units)
+    with_lora = rows <= 2 or not software  # which is quicker with a thread an output than with lanes that share one
+    if software and name not in choices:
+        return GemvShape(64, 16, 1, 1, with_lora=with_lora)
+    threads, lanes, tile, unroll, block = choices.get(name, CANDIDATES[name][0])
+    return GemvShape(threads, lanes, tile, min(ceil_div(units, lanes), unroll), block, with_lora)
 
 
-def head_shape(rows: int, *, software: bool) -> GemvShape:
-    """The shape of logits_gemv.wgsl for ``rows`` rows; measured on an H200."""
-    if software:
+def head_shape(rows: int, choices: Mapping[str, Choice], *, software: bool) -> GemvShape:
+    """The shape of logits_gemv.wgsl for ``rows`` rows; choices: see choices.py."""
+    name = head_class(rows)
+    if software and name not in choices:
         return GemvShape(64, 16, 1, 1)
-    return GemvShape(256, 32, 2, 5) if rows <= 2 else GemvShape(128, 8, 8, 1)
+    threads, lanes, tile, unroll = choices.get(name, CANDIDATES[name][0])
+    return GemvShape(threads, lanes, tile, unroll)
 
 
 class FewRowsOps(WebGPUCore):
@@ -65,7 +69,7 @@ class FewRowsOps(WebGPUCore):
     def logits_few(self, x: Buffer, table: WebGPUTable, out: Buffer) -> None:
         """See Backend.logits: a dispatch for each shard of the table."""
         rows = x.shape[0]
-        shape = head_shape(rows, software=self.device.info.software)
+        shape = head_shape(rows, self.device.choices, software=self.device.info.software)
         wide = table.dtype != "f32" and table.columns % 8 == 0
         units = table.columns // (8 if wide else 4)
         variant = shape.variant(units) | {"format": table.dtype, "rows": rows_variant(rows), "wide": wide}
@@ -94,7 +98,8 @@ class FewRowsOps(WebGPUCore):
         exact = codes is not None
         wide = w.in_features % 64 == 0
         units = w.in_features // 64 if wide else ceil_div(w.in_features, 16)
-        shape = gemv_shape(tokens, w.out_features, units, software=self.device.info.software)
+        software = self.device.info.software
+        shape = gemv_shape(tokens, w.out_features, units, self.device.choices, software=software)
         block = min(rows_variant(tokens), shape.rows)
         buffers = [x if codes is None else codes, w.words, y]
         if scales is not None:

@@ -20,7 +20,8 @@ class GemmOps(WebGPUCore):
     def plan_gemm(self, m: int, n: int, k: int) -> Plan:
         """How a product is cut on this device; benchmarks and tests replace it."""
         info = self.device.info
-        return plan_product(info.software, info.limits["max-compute-workgroup-storage-size"], m, n, k)
+        storage = info.limits["max-compute-workgroup-storage-size"]
+        return plan_product(info.software, storage, m, n, k, self.device.choices)
 
     def gemm(
         self,

@@ -41,27 +41,33 @@ class Profiler:
         """Run a program's dispatches, a submit for every 2048 of them, and wait."""
         for start in range(0, len(program.dispatches), _QUERIES // 2):
             part = program.dispatches[start : start + _QUERIES // 2]
-            for number, (dispatch, seconds) in enumerate(zip(part, self._timed(part), strict=True), start):
+            times = self._timed([[dispatch] for dispatch in part])
+            for number, (dispatch, seconds) in enumerate(zip(part, times, strict=True), start):
                 op = program.op_of(number)
                 self.profile.add(dispatch.kernel if op is None else op.name, dispatch.kernel, seconds)
         for op in program.ops:
             self._count(op, program.dispatches[op.start : op.end])
 
-    def _timed(self, dispatches: Sequence[Dispatch]) -> list[float]:
-        """Seconds of each dispatch."""
-        used = 2 * len(dispatches)
+    def seconds_of(self, program: WebGPUProgram) -> float:
+        """Run a program's dispatches one after the other, as they run without a profile, and say how long it took."""
+        return self._timed([program.dispatches])[0]
+
+    def _timed(self, passes: Sequence[Sequence[Dispatch]]) -> list[float]:
+        """Seconds of each pass, of the dispatches given."""
+        used = 2 * len(passes)
         with self._device.errors("profiling"):
             encoder = self._device.handle.create_command_encoder()
-            for i, dispatch in enumerate(dispatches):
+            for i, dispatches in enumerate(passes):
                 stamps = {
                     "query_set": self._queries,
                     "beginning_of_pass_write_index": 2 * i,
                     "end_of_pass_write_index": 2 * i + 1,
                 }
                 compute = encoder.begin_compute_pass(timestamp_writes=stamps)
-                compute.set_pipeline(dispatch.pipeline)
-                compute.set_bind_group(0, dispatch.group)
-                compute.dispatch_workgroups(*dispatch.grid)
+                for dispatch in dispatches:
+                    compute.set_pipeline(dispatch.pipeline)
+                    compute.set_bind_group(0, dispatch.group)
+                    compute.dispatch_workgroups(*dispatch.grid)
                 compute.end()
             encoder.resolve_query_set(self._queries, 0, used, self._resolved, 0)
             encoder.copy_buffer_to_buffer(self._resolved, 0, self._staging, 0, 8 * used)

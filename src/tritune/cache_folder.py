@@ -1,4 +1,4 @@
-"""Where what was made from data files is kept between runs."""
+"""Where what can be made again is kept between runs: rows as tokens, what was measured of a device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def cache_folder(kind: str) -> Path:
 
     Entries that were not used for long are removed when all of them take too much. Raises OSError.
     """
-    folder = _root() / kind
+    folder = cache_root() / kind
     folder.mkdir(parents=True, exist_ok=True)
     _prune(folder)
     return folder
 
 
-def _root() -> Path:
+def cache_root() -> Path:
+    """The folder of all caches, which need not be there: TRITUNE_CACHE, else the system's place for them."""
     given = os.environ.get("TRITUNE_CACHE")
     if given:
         return Path(given)
