@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tritune.assets import BUILTIN_MODEL
+from tritune.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMAND = re.compile(r"(?:^ {4}|`|/bin/)tritune ([a-z]+)([^`]*)")  # as code, not in a sentence
+COMMAND = re.compile(r"(?:^ {4}|`|/bin/)tritune ((?:(?:adapter|data) )?[a-z]+)([^`]*)")  # as code, not in a sentence
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 ROWS = re.findall(r'^    (\{".*\})$', README, re.MULTILINE)
 
@@ -61,13 +62,14 @@ def test_ci_runs_the_commands_as_they_are_written() -> None:
 
 @pytest.mark.parametrize(("command", "flags"), sorted(stated_flags().items()))
 def test_commands_and_flags_exist(command: str, flags: set[str]) -> None:
-    shown = run_tritune(command, "--help")
+    shown = run_tritune(*command.split(), "--help")
     assert shown.returncode == 0, shown.stderr
     assert flags <= set(FLAG.findall(shown.stdout))
 
 
 def test_every_command_is_named() -> None:
-    assert {"demo", "train", "generate", "chat", "info"} <= set(stated_flags())
+    assert {"demo", "train", "generate", "chat", "info", "eval", "adapter convert"} <= set(stated_flags())
+    assert {command.split()[0] for command in stated_flags()} == set(commands.commands)
 
 
 def test_links_lead_somewhere() -> None:
