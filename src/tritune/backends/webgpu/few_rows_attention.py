@@ -17,6 +17,7 @@ from .core import Held, WebGPUCore
 _HEADS = 4  # query heads that share the loads of their keys and values: the more, the less is loaded,
 _HEADS_OF_FEW = 2  # and the longer a workgroup takes, which counts where one or two rows do not fill the device
 _SPLITS = 8
+_THREADS = 256  # of a workgroup
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class FewRowsAttention(WebGPUCore):
         """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
         heads, kv_heads, head_dim = shape
         num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
-        threads = 64 if self.device.info.software else 256
+        threads = 64 if self.device.info.software else _THREADS
         splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
         if self.device.info.software and self.device.options.attention_splits is None:
             splits = 1

@@ -11,7 +11,8 @@ and value go out, and the row attends to them without reading them back.
 
 Work: grid (T, G * ceil(H / G / heads), splits); a workgroup takes `heads` query heads of one key/value head, so that they
 share what is loaded, and a tile of THREADS / 4 keys at a time. Four threads a key for the scores; a thread a vec4 of o
-and a share of the keys for the values. All loads of a tile are under way together.
+and a share of the keys for the values, of which it finds the largest score and the weights by itself: shares are joined
+once, in the end. All loads of a tile are under way together.
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {{ prelude.params("T: u32", "H: u32", "G: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
@@ -29,15 +30,14 @@ and a share of the keys for the values. All loads of a tile are under way togeth
 {% set tile = threads // 4 %}
 {% set shares = [threads // quads, tile] | min %}
 {% set share_keys = (tile + shares - 1) // shares %}
-{% set chunks = 8 %}
 {% set together = 2 if heads > 1 and limits["max-compute-workgroup-storage-size"] >= 32768 else 1 %}
 const LOWEST = -3.4028234e38;
 
 var<workgroup> row_context: u32;
 var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
-var<workgroup> parts: array<f32, {{ heads * threads }}>;
-var<workgroup> scores: array<f32, {{ heads * tile }}>;
-var<workgroup> tops: array<f32, {{ heads * chunks }}>;
+var<workgroup> parts: array<vec4<f32>, {{ heads * tile }}>;
+var<workgroup> tops: array<f32, {{ heads * shares }}>;
+var<workgroup> totals: array<f32, {{ heads * shares }}>;
 var<workgroup> gathered: array<vec4<f32>, {{ threads * together }}>;
 {% if rope %}
 var<workgroup> new_key: array<vec4<f32>, {{ quads }}>;
@@ -97,7 +97,6 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     let part = li % 4u;
     let share = li / {{ quads }}u;
     let v_at = li % {{ quads }}u;
-    let score_head = li / {{ tile }}u;
     let last = u32(max(position, 0));
     let own_context = u32(max(position + 1, 0));
     let chunk = max((own_context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
@@ -146,9 +145,9 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
 {% endif %}
     let end = min(begin + chunk, context);
     workgroupBarrier();
-    var thread_total = 0.0;
 {% for r in range(heads) %}
     var top{{ r }} = LOWEST;
+    var total{{ r }} = 0.0;
     var sum{{ r }} = vec4<f32>();
 {% endfor %}
     while tile_from < end {
@@ -171,52 +170,34 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         }
 {% endfor %}
 {% for r in range(heads) %}
-        parts[{{ r * threads }}u + li] = dot{{ r }};
+        parts[{{ r * tile }}u + key][part] = dot{{ r }};
 {% endfor %}
         workgroupBarrier();
-        for (var i = li; i < {{ heads * tile }}u; i += {{ threads }}u) {
-            let total = parts[i * 4u] + parts[i * 4u + 1u] + parts[i * 4u + 2u] + parts[i * 4u + 3u];
-            scores[i] = select(LOWEST, total, i % {{ tile }}u < count);
-        }
-        workgroupBarrier();
-        for (var i = li; i < {{ heads * chunks }}u; i += {{ threads }}u) {
-            var best = LOWEST;
-            for (var j = 0u; j < {{ tile // chunks }}u; j++) { best = max(best, scores[i * {{ tile // chunks }}u + j]); }
-            tops[i] = best;
-        }
-        workgroupBarrier();
-{% for r in range(heads) %}
-        let new_top{{ r }} = max(top{{ r }}, {% for c in range(chunks - 1) %}max(tops[{{ r * chunks + c }}u], {% endfor %}tops[{{ r * chunks + chunks - 1 }}u]{{ ")" * chunks }};
-        let shrink{{ r }} = exp(top{{ r }} - new_top{{ r }});
-        top{{ r }} = new_top{{ r }};
-        sum{{ r }} *= shrink{{ r }};
-{% endfor %}
-        if li < {{ heads * tile }}u {
-            var my_top = new_top0;
-            var my_shrink = shrink0;
-{% for r in range(1, heads) %}
-            my_top = select(my_top, new_top{{ r }}, score_head == {{ r }}u);
-            my_shrink = select(my_shrink, shrink{{ r }}, score_head == {{ r }}u);
-{% endfor %}
-            let weight = select(0.0, exp(scores[li] - my_top), li % {{ tile }}u < count);
-            thread_total = thread_total * my_shrink + weight;
-            scores[li] = weight;
-        }
-        workgroupBarrier();
-        if share < {{ shares }}u {
 {% for u in range(share_keys) %}
-            {
-                let at = share + {{ u * shares }}u;
-                var v = expand(v{{ u }});
+        let at{{ u }} = share + {{ u * shares }}u;
 {% if rope %}
-                v = select(v, new_value[v_at], tile_from + at + 1u == context);
+        let value{{ u }} = select(expand(v{{ u }}), new_value[v_at], tile_from + at{{ u }} + 1u == context);
+{% else %}
+        let value{{ u }} = expand(v{{ u }});
 {% endif %}
-                if at < count {
-{% for r in range(heads) %}
-                    sum{{ r }} += scores[{{ r * tile }}u + at] * v;
 {% endfor %}
-                }
-            }
+        if share < {{ shares }}u {
+{% for r in range(heads) %}
+{% for u in range(share_keys) %}
+            let s{{ r }}_{{ u }} = select(LOWEST, dot(parts[{{ r * tile }}u + min(at{{ u }}, {{ tile - 1 }}u)], vec4<f32>(1.0)), at{{ u }} < count);
+{% endfor %}
+            let before{{ r }} = top{{ r }};
+{% for u in range(share_keys) %}
+            top{{ r }} = max(top{{ r }}, s{{ r }}_{{ u }});
+{% endfor %}
+            let shrink{{ r }} = exp(before{{ r }} - top{{ r }});
+            total{{ r }} *= shrink{{ r }};
+            sum{{ r }} *= shrink{{ r }};
+{% for u in range(share_keys) %}
+            let weight{{ r }}_{{ u }} = select(0.0, exp(s{{ r }}_{{ u }} - top{{ r }}), at{{ u }} < count);
+            total{{ r }} += weight{{ r }}_{{ u }};
+            sum{{ r }} += select(vec4<f32>(), weight{{ r }}_{{ u }} * value{{ u }}, at{{ u }} < count);
+{% endfor %}
 {% endfor %}
         }
         tile_from += {{ tile }}u;
@@ -225,12 +206,11 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         }
         workgroupBarrier();
     }
-    if li < {{ heads * tile }}u { scores[li] = thread_total; }
-    workgroupBarrier();
-    for (var i = li; i < {{ heads * chunks }}u; i += {{ threads }}u) {
-        var total = 0.0;
-        for (var j = 0u; j < {{ tile // chunks }}u; j++) { total += scores[i * {{ tile // chunks }}u + j]; }
-        tops[i] = total;
+    if share < {{ shares }}u && v_at == 0u {
+{% for r in range(heads) %}
+        tops[{{ r * shares }}u + share] = top{{ r }};
+        totals[{{ r * shares }}u + share] = total{{ r }};
+{% endfor %}
     }
 {% for first in range(0, heads, together) %}
 {% for r in range(first, [first + together, heads] | min) %}
@@ -242,17 +222,25 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         let in_pair = at / {{ quads }}u;
         let r = {{ first }}u + in_pair;
         if r >= used_heads { continue; }
+        var top = tops[r * {{ shares }}u];
+{% for j in range(1, shares) %}
+        top = max(top, tops[r * {{ shares }}u + {{ j }}u]);
+{% endfor %}
         var whole = vec4<f32>();
-        for (var j = 0u; j < {{ shares }}u; j++) { whole += gathered[in_pair * {{ threads }}u + j * {{ quads }}u + i]; }
         var total = 0.0;
-        for (var c = 0u; c < {{ chunks }}u; c++) { total += tops[r * {{ chunks }}u + c]; }
+{% for j in range(shares) %}
+        {
+            let weight = exp(tops[r * {{ shares }}u + {{ j }}u] - top);
+            total += weight * totals[r * {{ shares }}u + {{ j }}u];
+            whole += weight * gathered[in_pair * {{ threads }}u + {{ j * quads }}u + i];
+        }
+{% endfor %}
         let head = row * params.H + first_head + r;
 {% if splits == 1 %}
         out[head * {{ quads }}u + i] = select(vec4<f32>(), whole / total, context > 0u);
 {% else %}
         out[(head * {{ splits }}u + split) * {{ quads }}u + i] = whole;
         if i == 0u {
-            let top = {{ "select(top%d, top%d, in_pair == 1u)" % (first, first + 1) if first + 1 < heads and together == 2 else "top%d" % first }};
             out[params.T * params.H * {{ splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top, total, 0.0, 0.0);
         }
 {% endif %}
