@@ -153,7 +153,7 @@ def host_figures(bench: Bench) -> None:
 def batch_figures(bench: Bench) -> None:
     """Sequences of the same length side by side, each with an adapter of its own."""
     model, backend, new = bench.model, bench.backend, bench.options.new
-    pool = AdapterPool.for_adapters(backend, [bench.adapter(seed) for seed in range(BATCH)])
+    pool = AdapterPool.for_adapters(backend, [bench.adapter(seed) for seed in range(BATCH)], rounded=True)
     cache = KVCache(backend, model.config, BATCH * -(-(PROMPT + new) // BLOCK_SIZE))
     state = InferenceState(model, cache, max_rows=PROMPT * 2, max_sequences=BATCH, adapters=pool)
 

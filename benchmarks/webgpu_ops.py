@@ -74,7 +74,7 @@ class Bench:
         config = model.config
         self.backend, self.model, self.rows, self.context = backend, model, rows, context
         keys = [(layer, group.name) for layer in range(config.num_layers) for group in linear_groups(config)]
-        self.pool = AdapterPool(backend, config, keys, RANK, rows)
+        self.pool = AdapterPool(backend, config, keys, RANK, rows, "f16" if backend.f16_adapters else "f32")
         noise = (NOISE.astype(np.float32) * np.float32(2.0**-38)) - np.float32(2.0**-7)
         backend.write(self.pool.flat, np.resize(noise, self.pool.flat.size))
         backend.write(self.pool._scales, np.full(self.pool._scales.size, 2, np.float32))
@@ -226,7 +226,7 @@ def ops(bench: Bench, clock: Clock, sweep: bool) -> None:
 
         lora = lora_of(group, 0)
         assert lora is not None
-        correction = 4 * t * (lora.a.size + lora.b.size) // lora.a.shape[0]
+        correction = t * (lora.a.size + lora.b.size) // lora.a.shape[0] * (2 if lora.a.dtype == "f16" else 4)
         line(f"{group}: norm and product with LoRA", t, timed(clock, both, count), size + correction)
         for shape in SWEEP.get(f"{group} {t}", ()) if sweep else ():
             chosen, few_rows.gemv_shape = few_rows.gemv_shape, lambda *_, s=shape, **__: GemvShape(*s)

@@ -44,6 +44,12 @@ class Case:
         self.da = rng.normal(size=(1, width, in_features))
         self.db = rng.normal(size=(1, out_features, rank))
         self.rank = rank
+        self.half = False
+
+    def round_adapters(self) -> None:
+        """From now on the adapters are numbers of f16, and in WebGPU's memory f16."""
+        self.a, self.b = (array.astype(np.float16).astype(np.float64) for array in (self.a, self.b))
+        self.half = True
 
     def weight(self, backend: Backend) -> TernaryWeight:
         """The ternary matrix."""
@@ -67,7 +73,8 @@ class Case:
     def lora(self, backend: Backend, down: NDArray[Any] | None = None) -> LoRA:
         """The pool. down, down_grad: filled with ones where not given, so that unwritten elements show."""
         shape = (len(self.slot), self.a.shape[1])
-        a, b, scale = (backend.upload(array) for array in (self.a, self.b, self.scale))
+        dtype = "f16" if self.half and backend.name == "webgpu" else "f32"
+        a, b, scale = backend.upload(self.a, dtype), backend.upload(self.b, dtype), backend.upload(self.scale)
         ones = np.ones(shape)
         return LoRA(a, b, scale, self.rank, backend.upload(ones if down is None else down), backend.upload(ones))
 

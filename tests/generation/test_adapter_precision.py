@@ -22,10 +22,15 @@ def dtype_of(adapters: Adapters | None) -> str:
     return adapters.flat.dtype
 
 
+@pytest.mark.parametrize("device", ["cpu", "webgpu"])
 def test_logits_with_an_f16_adapter_are_near_those_with_f32(
-    model_path: Path, cpu: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+    model_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    backend = cpu()
+    backend = request.getfixturevalue(device)
+    if device == "cpu":
+        backend = backend()
+    else:
+        monkeypatch.setattr(backend, "f16_adapters", True)  # which a software renderer gains nothing by
     model = open_chat_model(model_path, backend, kv_dtype="f32")
     adapter = random_adapter(model, LoRAConfig(rank=4, alpha=8), seed=3)
     adapter.parameters *= 0.05

@@ -31,6 +31,14 @@ def test_any_rank(both, rng, tokens, rank):
     both.compare(lambda b: forward(case, b, codes=False, accumulate=True, pool=True, rate=0))
 
 
+@pytest.mark.parametrize("rank", [1, 5, 16, 70])
+@pytest.mark.parametrize("tokens", [1, 3, 66])
+def test_adapters_in_f16(both, rng, tokens, rank):
+    case = Case(rng, tokens, 20, (4, 72), rank=rank, pool=2)
+    case.round_adapters()
+    both.compare(lambda b: forward(case, b, codes=True, accumulate=True, pool=True, rate=0))
+
+
 @pytest.mark.parametrize("tokens", [4, 70])
 def test_four_parts(both, rng, tokens):
     case = Case(rng, tokens, 16, (4, 64, 8, 12), rank=2, pool=2)

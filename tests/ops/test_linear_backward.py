@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from linear_cases import SHAPES, Case, dropout
+from tritune.errors import DeviceError
 
 
 def backward(case, backend, *, dx=True, pool=True, grad=True, rate=0.0):
@@ -91,3 +92,10 @@ def test_finite_differences(reference, rng, rate):
         setattr(case, attribute, start)
         slope = (losses[0] - losses[1]) / 2e-4
         np.testing.assert_allclose((grads[name] * direction).sum(), slope, rtol=1e-7, atol=1e-7, err_msg=name)
+
+
+def test_gradients_of_adapters_in_f16_are_refused(webgpu, rng):
+    case = Case(rng, 3, 20, (8,), rank=4, pool=1)
+    case.round_adapters()
+    with pytest.raises(DeviceError, match="expected adapters in f32, found f16"):
+        backward(case, webgpu)

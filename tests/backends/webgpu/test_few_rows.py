@@ -108,6 +108,8 @@ def backend(request, opened):
 @pytest.mark.parametrize("position", [0, 5, 15, 16, 200])
 def test_one_row(backend, rng, position, sub_norm):
     chain = Chain(rng, [position], [0], sub_norm, pool=1 + position % 2)
+    if position > 5:
+        chain.case.round_adapters()
     found, count = chain.run(backend, record=True)
     assert count == 3  # rotation and attention; norm and LoRA's first factor; product and LoRA's second factor
     chain.check(found)
@@ -186,13 +188,21 @@ def test_slots_and_multipliers_far_apart(backend, rng):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "in_features", "shape"),
-    [(1, 640, (128, 8, 1, 5)), (1, 192, (128, 16, 2, 2)), (2, 64, (64, 32, 1, 3)), (3, 100, (64, 8, 2, 1))],
+    ("tokens", "in_features", "shape", "rank"),
+    [
+        (1, 640, (128, 8, 1, 5), 17),
+        (1, 192, (128, 16, 2, 2), 8),
+        (2, 64, (64, 32, 1, 3), 40),
+        (3, 100, (64, 8, 2, 1), 17),
+        (5, 64, (128, 8, 4, 1, 4), 16),
+        (2, 64, (64, 8, 8, 1), 12),
+        (2, 64, (64, 4, 2, 1), 72),
+    ],
 )
-def test_any_split_of_the_product(webgpu, rng, monkeypatch, in_features, shape, tokens):
+def test_any_split_of_the_product(webgpu, rng, monkeypatch, in_features, shape, tokens, rank):
     """The shapes of work that large GPUs get, on whatever device there is."""
     monkeypatch.setattr(few_rows, "gemv_shape", lambda *_, **__: few_rows.GemvShape(*shape))
-    case = Case(rng, tokens, in_features, (36, 8, 4), rank=17, pool=3)
+    case = Case(rng, tokens, in_features, (36, 8, 4), rank=rank, pool=3)
     reference = NumpyBackend()
     for lora in (True, False):
         found = forward(case, webgpu, codes=True, accumulate=True, pool=lora, rate=0)

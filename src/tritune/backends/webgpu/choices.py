@@ -39,22 +39,22 @@ def _linear(one: bool, many: bool, long: bool) -> str:
 def _linear_candidates(one: bool, many: bool, long: bool) -> tuple[Choice, ...]:
     lanes = 16 if long else 8
     if one:
-        tile = 2 if many else 1
         return (
-            (128, lanes, tile, 8, 16),
-            (64, lanes, tile, 8, 16),
-            (256, lanes, tile, 8, 16),
-            (128, lanes, 3 - tile, 8, 16),
-            (128, 2 * lanes, tile, 4, 16),
-            (128, lanes // 2, tile, 8, 16),
+            (128, lanes, 1, 8, 16),
+            (64, lanes, 1, 8, 16),
+            (256, lanes, 1, 8, 16),
+            (128, lanes, 2, 8, 16),
+            (128, 2 * lanes, 2 if many else 1, 4, 16),
+            (128, lanes // 2, 2 if many else 1, 8, 16),
             (128, lanes, 4, 2, 16),
             (64, 16, 1, 1, 16),
         )
-    tile = 8 if many else 4
+    tile, block = (8, 4) if many else (4, 2)
     return (
-        (128, lanes, tile, 1, 4),
-        (64, lanes, tile, 1, 4),
-        (256, lanes, tile, 1, 4),
+        (128, lanes, tile, 1, block),
+        (64, lanes, tile, 1, block),
+        (256, lanes, tile, 1, block),
+        (128, lanes, tile, 1, 6 - block),
         (128, lanes, tile // 2, 1, 4),
         (128, 2 * lanes, tile, 1, 4),
         (128, lanes, tile // 2, 1, 8),

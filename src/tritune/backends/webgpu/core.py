@@ -46,6 +46,8 @@ class WebGPUCore(Backend):
         self.closed = True  # until it is open, so that a failure here leaves nothing to close
         self.name = "webgpu"
         self.asynchronous = True
+        # A software renderer gains nothing by f16; a pool's ranges of f16 begin at multiples of 128 bytes.
+        self.f16_adapters = not info.software and info.limits["min-storage-buffer-offset-alignment"] <= 128
         self.description = info.description
         self.prefill_rows = _PREFILL_ROWS.get(info.kind, self.prefill_rows)
         self.stats = Stats()

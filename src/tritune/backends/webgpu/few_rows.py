@@ -105,16 +105,16 @@ class FewRowsOps(WebGPUCore):
         if scales is not None:
             buffers.append(scales)
         fused = lora is not None
-        rank, at = 0, [0, 0]
+        at, correction = [0, 0], dict[str, object]()
         if lora is not None:
-            rank = lora.rank
             per_row = covering([rows.slot, rows.multiplier], [*buffers, lora.down, lora.b, lora.scale])
             fused = per_row is not None and shape.with_lora
             if per_row is not None and fused:
                 at = per_row[1]
                 buffers += [lora.down, lora.b, per_row[0], lora.scale]
+                correction = _correction(lora, shape.lanes)
         part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]
-        params = (tokens, w.out_features, w.in_features, *part_ends(w.parts), *part_scales, rank, len(w.parts), *at)
+        params = (tokens, w.out_features, w.in_features, *part_ends(w.parts), *part_scales, len(w.parts), *at)
         self.dispatch(
             "linear_gemv",
             params=params,
@@ -125,19 +125,19 @@ class FewRowsOps(WebGPUCore):
                 "exact": exact,
                 "rows": block,
                 "staged": units if exact and wide and block == 1 and units <= MAX_STAGED else 0,
-                "single": fused and lora is not None and lora.a.shape[0] == 1,
                 "wide": wide,
                 "accumulate": accumulate,
                 "lora": fused,
-                "rank_steps": ceil_div(rank, shape.lanes),
+                **correction,
             },
         )
         if lora is not None and not fused:
             self.dispatch(
                 "lora_up_rows",
-                params=(tokens, w.out_features, len(w.parts) * rank, rank, *part_ends(w.parts)),
+                params=(tokens, w.out_features, len(w.parts) * lora.rank, lora.rank, *part_ends(w.parts)),
                 buffers=[lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y],
                 grid=(ceil_div(w.out_features, 64), tokens, 1),
+                variant={"half": lora.b.dtype == "f16"},
             )
 
     def take_norm(self, x: Buffer, codes: Buffer | None) -> HeldNorm | None:
@@ -152,8 +152,20 @@ class FewRowsOps(WebGPUCore):
 
 
 def rows_variant(rows: int) -> int:
-    """The smallest of 1, 2, 4, 8 and 16 that holds ``rows``."""
+    """The smallest power of two that holds ``rows``."""
     return 1 << (max(rows, 1) - 1).bit_length()
+
+
+def _correction(lora: LoRA, lanes: int) -> dict[str, object]:
+    """The variables of linear_gemv.wgsl with LoRA's second factor."""
+    aligned = lora.rank % 4 == 0
+    return {
+        "rank": lora.rank,
+        "aligned": aligned,
+        "half": lora.b.dtype == "f16",
+        "single": lora.a.shape[0] == 1,
+        "share_lanes": min(lanes, rows_variant(lora.rank // 4 if aligned else lora.rank)),
+    }
 
 
 def part_ends(parts: tuple[int, ...]) -> list[int]:

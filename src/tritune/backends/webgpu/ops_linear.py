@@ -81,7 +81,7 @@ class LinearOps(FewRowsOps, GemmOps):
             params=(tokens, width, w.in_features, *_dropout_params(dropout)),
             buffers=[x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)],
             grid=(ceil_div(width, 4), tokens, 1),
-            variant={"dropout": dropout is not None},
+            variant={"dropout": dropout is not None, "half": lora.a.dtype == "f16"},
         )
 
     def _lora_forward(
@@ -89,20 +89,20 @@ class LinearOps(FewRowsOps, GemmOps):
     ) -> None:
         """down = A · dropout(x), then y += multiplier * scale * B · down, for many rows."""
         tokens, width = y.shape[0], len(w.parts) * lora.rank
-        aligned = lora.rank % 4 == 0
+        of_rank = {"aligned": lora.rank % 4 == 0, "half": lora.a.dtype == "f16"}
         self.gemm(
             "lora_down_gemm",
             (tokens, width, w.in_features),
             [x, lora.a, rows.slot, lora.down, *_dropout_state(dropout)],
             params=_dropout_params(dropout),
-            variant={"dropout": dropout is not None, "aligned": aligned},
+            variant={"dropout": dropout is not None, **of_rank},
         )
         self.gemm(
             "lora_up_gemm",
             (tokens, w.out_features, width),
             [lora.down, lora.b, rows.slot, rows.multiplier, lora.scale, y],
             params=(lora.rank, *part_ends(w.parts)),
-            variant={"aligned": aligned},
+            variant=of_rank,
         )
 
     def linear_backward(
@@ -143,6 +143,8 @@ class LinearOps(FewRowsOps, GemmOps):
             raise DeviceError("linear_backward: LoRA.down_grad is missing")
         if grad is not None and lora.a.shape[0] != 1:
             raise DeviceError(f"linear_backward: gradients are for a pool of one adapter, found {lora.a.shape[0]}")
+        if lora.a.dtype != "f32":
+            raise DeviceError(f"linear_backward: expected adapters in f32, found {lora.a.dtype}")
         rank, aligned = lora.rank, {"aligned": lora.rank % 4 == 0}
         parts, drop, state = (rank, *part_ends(w.parts)), _dropout_params(dropout), _dropout_state(dropout)
         dropping = {**aligned, "dropout": dropout is not None}

@@ -72,15 +72,15 @@ class HeldNorm(Held):
 
     def run(self) -> None:
         """Dispatch without LoRA."""
-        self._dispatch([], width=0, groups=1, down_rows=0, single=False)
+        self._dispatch([], width=0, groups=1, correction={"down_rows": 0})
 
     def run_with_lora_down(self, lora: LoRA, rows: Rows, width: int) -> None:
         """Dispatch with down f32 [T, width] = A · normed."""
-        down_rows = 8 if self.core.device.info.software else 1 if self.x.shape[0] <= 2 else 4
-        single = lora.a.shape[0] == 1
-        self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), down_rows, single)
+        down_rows = 8 if self.core.device.info.software else 1 if self.x.shape[0] <= 2 else 2
+        correction = {"down_rows": down_rows, "single": lora.a.shape[0] == 1, "half": lora.a.dtype == "f16"}
+        self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), correction)
 
-    def _dispatch(self, lora: list[Buffer], width: int, groups: int, down_rows: int, single: bool) -> None:
+    def _dispatch(self, lora: list[Buffer], width: int, groups: int, correction: Mapping[str, object]) -> None:
         rows = self.x.shape[0]
         variant: dict[str, object] = {
             **self.variant,
@@ -91,7 +91,7 @@ class HeldNorm(Held):
             "splits": 0,
         }
         if self.held:
-            variant |= {"lora": bool(lora), "down_rows": down_rows, "threads": self.threads, "single": single}
+            variant |= {"lora": bool(lora), "threads": self.threads, **correction}
         buffers, at = [self.x, self.gain, self.normed, self.codes, self.scales, *lora], [0, 0]
         if self.attention is not None and self.coded is not None:
             coded, at = self.coded

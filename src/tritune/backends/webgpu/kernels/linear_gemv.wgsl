@@ -5,20 +5,21 @@ The ternary product for at most `rows` rows, with LoRA's second factor (`lora`):
                       + multiplier[t] * scale[slot, part(n)] * Σ_j down[t, part(n) * rank + j] * b[slot[t] - 1, n, j]
 
 x: i8 [T, K] (`exact`: integer products and sums) or f32 [T, K] without scales. words u32 [N, ceil(K / 16)]: 2-bit codes
-w + 1, column k in word k / 16 at bit 8 * (k % 4) + 2 * (k / 4 % 4). y f32 [T, N]. down f32 [T, parts * rank], b f32
-[pool, N, rank], scale f32 [pool, parts]; per_row is one range of memory in which slot i32 [T] begins at `slot_at` and
+w + 1, column k in word k / 16 at bit 8 * (k % 4) + 2 * (k / 4 % 4). y f32 [T, N]. down f32 [T, parts * rank], b f32 or
+(`half`) f16 [pool, N, rank], scale f32 [pool, parts]; per_row is one range of memory in which slot i32 [T] begins at `slot_at` and
 multiplier f32 [T] at `multiplier_at`.
 
 Work: `lanes` threads share `tile` outputs n; each takes every lanes-th unit of their codes, `unroll` units at a time, all
 loads of which are under way before the first product. A unit is a word or, where K is a multiple of 64 (`wide`), four.
 A workgroup
 makes its outputs of `rows` rows; one row is `staged`, as so many units, in workgroup memory. `single`: the pool has one
-entry, whose place no slot needs to tell. Grid: (ceil(N / (threads / lanes * tile)), ceil(T / rows), 1).
+entry, whose place no slot needs to tell. The correction of an output is the work of as many of the lanes as the rank has
+pieces (vectors of 4 where it is `aligned`), so that the lanes see to several outputs at once. Grid: (ceil(N / (threads / lanes * tile)), ceil(T / rows), 1).
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "lora.wgsl" as lora_parts with context %}
 {{ prelude.params("T: u32", "N: u32", "K: u32", "ends0: u32", "ends1: u32", "ends2: u32",
-    "scale0: f32", "scale1: f32", "scale2: f32", "scale3: f32", "rank: u32", "parts: u32", "slot_at: u32", "multiplier_at: u32") }}
+    "scale0: f32", "scale1: f32", "scale2: f32", "scale3: f32", "parts: u32", "slot_at: u32", "multiplier_at: u32") }}
 {% set wide_x = wide or not exact %}
 {{ binding("x", ("array<vec4<u32>>" if wide else "array<u32>") if exact else "array<vec4<f32>>") }}
 {{ binding("words", "array<vec4<u32>>" if wide else "array<u32>") }}
@@ -27,14 +28,20 @@ entry, whose place no slot needs to tell. Grid: (ceil(N / (threads / lanes * til
 {{ binding("scales", "array<f32>") }}
 {% endif %}
 {% if lora %}
-{{ binding("down", "array<f32>") }}
-{{ binding("b", "array<f32>") }}
+{{ binding("down", "array<vec4<f32>>" if aligned else "array<f32>") }}
+{{ lora_parts.vectors("b") if aligned else lora_parts.numbers("b") }}
 {{ binding("per_row", "array<u32>") }}
 {{ binding("scale", "array<f32>") }}
 {% endif %}
 {% set number = "i32" if exact else "f32" %}
 {% set groups = threads // lanes %}
 {% set outputs = groups * tile %}
+{% if lora %}
+{% set pieces = rank // 4 if aligned else rank %}
+{% set at_once = lanes // share_lanes %}
+{% set sets = (tile + at_once - 1) // at_once %}
+{% set steps = (pieces + share_lanes - 1) // share_lanes %}
+{% endif %}
 {% set round_rows = [rows, [12288 // (threads * tile * (8 if lora else 4)), 1] | max] | min %}
 {{ prelude.functions() }}
 {{ lora_parts.part_of() }}
@@ -44,7 +51,7 @@ var<workgroup> staged_x: array<vec4<u32>, {{ 4 * staged }}>;
 {% endif %}
 var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
 {% if lora %}
-var<workgroup> partial_lora: array<f32, {{ round_rows * threads * tile }}>;
+var<workgroup> partial_lora: array<f32, {{ round_rows * threads * sets }}>;
 {% endif %}
 
 // A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
@@ -68,28 +75,35 @@ fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide 
 {% endmacro %}
 
 {# The correction's share of each lane: its loads, of a few steps over the rank, and its sums. #}
+{% macro piece(name, of, j) %}{{ "%s[%s * %du + %s]" % (name, of, pieces, j) if aligned or name == "down" else "b_at(%s * %du + %s)" % (of, pieces, j) }}{% endmacro %}
+{% set product = "dot(%s, expand_b(%s))" if lora and aligned else "%s * %s" %}
 {% macro lora_loads() %}
+    let piece = lane % {{ share_lanes }}u;
+{% for k in range(sets) %}
+    let share_n{{ k }} = min(first + group * {{ tile }}u + min({{ k * at_once }}u + lane / {{ share_lanes }}u, {{ tile - 1 }}u), params.N - 1u);
+    let share_part{{ k }} = part_of(share_n{{ k }});
+{% endfor %}
 {% for t in range(rows) %}
     let entry{{ t }} = {{ "0u" if single else "(max(per_row[params.slot_at + t%d], 1u) - 1u) * params.N" % t }};
     let down{{ t }} = t{{ t }} * params.parts;
-{% for r in range(tile) %}
-{% for s in range(rank_steps if rank_steps <= 4 else 0) %}
-{% set j = "min(lane + %du, params.rank - 1u)" % (s * lanes) %}
-    let b{{ t }}_{{ r }}_{{ s }} = b[(entry{{ t }} + n{{ r }}) * params.rank + {{ j }}];
-    let d{{ t }}_{{ r }}_{{ s }} = select(0.0, down[(down{{ t }} + part{{ r }}) * params.rank + {{ j }}], lane + {{ s * lanes }}u < params.rank);
+{% for k in range(sets) %}
+{% for s in range(steps if steps <= 4 else 0) %}
+{% set j = "min(piece + %du, %du)" % (s * share_lanes, pieces - 1) %}
+    let b{{ t }}_{{ k }}_{{ s }} = {{ piece("b", "(entry%d + share_n%d)" % (t, k), j) }};
+    let d{{ t }}_{{ k }}_{{ s }} = select({{ "vec4<f32>()" if aligned else "0.0" }}, {{ piece("down", "(down%d + share_part%d)" % (t, k), j) }}, piece + {{ s * share_lanes }}u < {{ pieces }}u);
 {% endfor %}
 {% endfor %}
 {% endfor %}
 {% endmacro %}
 {% macro lora_shares() %}
 {% for t in range(rows) %}
-{% for r in range(tile) %}
-{% if rank_steps <= 4 %}
-    let share{{ t }}_{{ r }} = {% for s in range(rank_steps) %}{{ " + " if s else "" }}d{{ t }}_{{ r }}_{{ s }} * b{{ t }}_{{ r }}_{{ s }}{% endfor %};
+{% for k in range(sets) %}
+{% if steps <= 4 %}
+    let share{{ t }}_{{ k }} = {% for s in range(steps) %}{{ " + " if s else "" }}{{ product % ("d%d_%d_%d" % (t, k, s), "b%d_%d_%d" % (t, k, s)) }}{% endfor %};
 {% else %}
-    var share{{ t }}_{{ r }} = 0.0;
-    for (var j = lane; j < params.rank; j += {{ lanes }}u) {
-        share{{ t }}_{{ r }} += down[(down{{ t }} + part{{ r }}) * params.rank + j] * b[(entry{{ t }} + n{{ r }}) * params.rank + j];
+    var share{{ t }}_{{ k }} = 0.0;
+    for (var j = piece; j < {{ pieces }}u; j += {{ share_lanes }}u) {
+        share{{ t }}_{{ k }} += {{ product % (piece("down", "(down%d + share_part%d)" % (t, k), "j"), piece("b", "(entry%d + share_n%d)" % (t, k), "j")) }};
     }
 {% endif %}
 {% endfor %}
@@ -214,9 +228,9 @@ fn scale_of(part: u32) -> f32 {
 {% for t in range(count) %}
 {% for r in range(tile) %}
     partial[{{ (t * tile + r) * threads }}u + li] = acc{{ start + t }}_{{ r }};
-{% if lora %}
-    partial_lora[{{ (t * tile + r) * threads }}u + li] = share{{ start + t }}_{{ r }};
-{% endif %}
+{% endfor %}
+{% for k in range(sets if lora else 0) %}
+    partial_lora[{{ (t * sets + k) * threads }}u + li] = share{{ start + t }}_{{ k }};
 {% endfor %}
 {% endfor %}
     workgroupBarrier();
@@ -236,8 +250,11 @@ fn scale_of(part: u32) -> f32 {
         var value = {{ "f32(total >> 6u) / end_row_scale" if exact else "total / 64.0" }} * end_scale;
 {% if lora %}
         if (end_slot > 0u) {
+            let in_tile = out % {{ tile }}u;
+            let from_share = ((i / {{ outputs }}u) * {{ sets }}u + in_tile / {{ at_once }}u) * {{ threads }}u
+                + (out / {{ tile }}u) * {{ lanes }}u + (in_tile % {{ at_once }}u) * {{ share_lanes }}u;
             var sum = 0.0;
-            for (var l = 0u; l < {{ lanes }}u; l++) { sum += partial_lora[from_lane + l]; }
+            for (var l = 0u; l < {{ share_lanes }}u; l++) { sum += partial_lora[from_share + l]; }
             value += end_factor * sum;
         }
 {% endif %}

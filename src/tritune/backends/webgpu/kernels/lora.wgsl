@@ -1,5 +1,5 @@
 {#
-What the LoRA kernels share: the part of an output, and dropout's mask.
+What the LoRA kernels share: the part of an output, an adapter's matrix, and dropout's mask.
 
 Parts: the linear's N outputs are parts stacked one after the other (at most 4); `ends0` … `ends2` are the first outputs
 of parts 1 … 3, 0xffffffff where there is none.
@@ -17,6 +17,21 @@ fn part_start(part: u32) -> u32 {
     if (part == 2u) { return params.ends1; }
     return select(0xffffffffu, params.ends2, part == 3u);
 }
+{% endmacro %}
+
+{# A matrix of adapters, f32 or (`half`) f16, two to a word: in vectors of 4, or one by one. expand_<name> makes numbers of
+   what is loaded from the first, <name>_at(i) is element i of the second. #}
+{% macro vectors(name) %}
+{{ binding(name, "array<vec2<u32>>" if half else "array<vec4<f32>>") }}
+{% if half %}
+fn expand_{{ name }}(raw: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(raw.x), unpack2x16float(raw.y)); }
+{% else %}
+fn expand_{{ name }}(raw: vec4<f32>) -> vec4<f32> { return raw; }
+{% endif %}
+{% endmacro %}
+{% macro numbers(name) %}
+{{ binding(name, "array<u32>" if half else "array<f32>") }}
+fn {{ name }}_at(i: u32) -> f32 { return {{ "unpack2x16float(%s[i / 2u])[i %% 2u]" % name if half else name ~ "[i]" }}; }
 {% endmacro %}
 
 {% macro dropout_functions() %}

@@ -8,7 +8,7 @@ Grid: (ceil(width / 4), T, 1).
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("T: u32", "width: u32", "K: u32", "linear_index: u32", "threshold: u32", "keep_scale: f32") }}
 {{ binding("x", "array<vec4<f32>>") }}
-{{ binding("a", "array<vec4<f32>>") }}
+{{ lora.vectors("a") }}
 {{ binding("slot", "array<u32>") }}
 {{ binding("down", "array<f32>") }}
 {% if dropout %}
@@ -29,7 +29,7 @@ var<workgroup> partial: array<f32, 64>;
         for (var i = li % 16u; i < quads; i += 16u) {
             let e = t * params.K + i * 4u;
             let keep = vec4<f32>(dropout_factor(e), dropout_factor(e + 1u), dropout_factor(e + 2u), dropout_factor(e + 3u));
-            sum += dot(a[row + i], x[t * quads + i] * keep);
+            sum += dot(expand_a(a[row + i]), x[t * quads + i] * keep);
         }
     }
     partial[li] = sum;

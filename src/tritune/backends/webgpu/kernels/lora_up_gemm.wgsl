@@ -1,7 +1,7 @@
 {#
 LoRA's second factor: y[t, n] += multiplier[t] * scale[slot, part(n)] * Σ_j down[t, part(n) * rank + j] * b[slot[t] - 1, n, j].
 
-down f32 [T, width]; b f32 [pool, N, rank]; slot i32 [T]; multiplier f32 [T]; scale f32 [pool, parts]; y f32 [T, N], +=.
+down f32 [T, width]; factor f32 or (`half`) f16 [pool, N, rank], the b of the formula; slot i32 [T]; multiplier f32 [T]; scale f32 [pool, parts]; y f32 [T, N], +=.
 As a product: M = T, N, K = width, of which a tile walks the columns of its parts; b counts as zero outside of its own part,
 so that a tile may lie in two. Rows of slot 0 get += 0. `aligned`: rank is a multiple of 4.
 #}
@@ -10,7 +10,7 @@ so that a tile may lie in two. Rows of slot 0 get += 0. `aligned`: rank is a mul
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("M: u32", "N: u32", "K: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
 {{ gemm.fours("down", aligned) }}
-{{ gemm.fours("b", aligned) }}
+{{ lora.vectors("factor") if aligned else lora.numbers("factor") }}
 {{ binding("slot", "array<u32>") }}
 {{ binding("multiplier", "array<f32>") }}
 {{ binding("scale", "array<f32>") }}
@@ -32,15 +32,15 @@ fn fetch_b(row: u32, k: u32) -> RawB {
     if (row >= params.N || k >= params.K) { return RawB(); }
     let part = part_of(row);
     let entry = current_slot - 1u;
-    let factor = scale[entry * (params.K / params.rank) + part];
+    let multiple = scale[entry * (params.K / params.rank) + part];
 {% if aligned %}
     if (k / params.rank != part) { return RawB(); }
-    return factor * four_of_b(entry * params.N + row, k % params.rank, params.rank);
+    return multiple * expand_factor(factor[((entry * params.N + row) * params.rank + k % params.rank) / 4u]);
 {% else %}
     var values = RawB();
     for (var i = 0u; i < 4u; i++) {
         if ((k + i) / params.rank == part) {
-            values[i] = factor * b[(entry * params.N + row) * params.rank + (k + i) % params.rank];
+            values[i] = multiple * factor_at((entry * params.N + row) * params.rank + (k + i) % params.rank);
         }
     }
     return values;

@@ -7,7 +7,7 @@ Buffers as there. A thread makes one output; rows of slot 0 are left alone. Grid
 {% import "lora.wgsl" as lora with context %}
 {{ prelude.params("T: u32", "N: u32", "width: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
 {{ binding("down", "array<f32>") }}
-{{ binding("b", "array<f32>") }}
+{{ lora.numbers("b") }}
 {{ binding("slot", "array<u32>") }}
 {{ binding("multiplier", "array<f32>") }}
 {{ binding("scale", "array<f32>") }}
@@ -22,7 +22,7 @@ Buffers as there. A thread makes one output; rows of slot 0 are left alone. Grid
     let part = part_of(n);
     var sum = 0.0;
     for (var j = 0u; j < params.rank; j++) {
-        sum += down[t * params.width + part * params.rank + j] * b[(entry * params.N + n) * params.rank + j];
+        sum += down[t * params.width + part * params.rank + j] * b_at((entry * params.N + n) * params.rank + j);
     }
     y[t * params.N + n] += multiplier[t] * scale[entry * (params.width / params.rank) + part] * sum;
 }

@@ -1,7 +1,7 @@
 {#
 norm_quant.wgsl with a row's values held in registers, and LoRA's first factor beside it (`lora`):
 
-    down[t, j] = Σ_k normed[t, k] * a[slot[t] - 1, j, k], zero in rows of slot 0       a f32 [pool, width, K], slot i32 [T]
+    down[t, j] = Σ_k normed[t, k] * a[slot[t] - 1, j, k], zero in rows of slot 0       a f32 or (`half`) f16 [pool, width, K], slot i32 [T]
 
 Norm and dots need only one reduction: what the row is divided by is a factor of all of them. Each row gets `groups`
 workgroups, which all norm it; each makes `down_rows` of the j and writes its share of normed and codes. A thread holds
@@ -19,7 +19,7 @@ fn put_scale(row: u32, scale: f32) { coded[params.scales_at + row] = bitcast<u32
 fn put_codes(at: u32, word: u32) { codes[at] = word; }
 fn put_scale(row: u32, scale: f32) { scales[row] = scale; }
 {% endif %}
-{% if lora %}{{ binding("a", "array<vec4<f32>>") }}
+{% if lora %}{% import "lora.wgsl" as lora_parts with context %}{{ lora_parts.vectors("a") }}
 {{ binding("slot", "array<u32>") }}
 {{ binding("down", "array<f32>") }}{% endif %}
 
@@ -74,7 +74,7 @@ var<workgroup> scratch_sums: array<f32, {{ (down_rows + 1) * copies }}>;
     let size{{ s }} = abs(v{{ s }});
     top = max(top, max(max(size{{ s }}.x, size{{ s }}.y), max(size{{ s }}.z, size{{ s }}.w)));
 {% for q in range(down_rows) %}
-    sum{{ q + 1 }} += dot(v{{ s }}, a{{ q }}_{{ s }});
+    sum{{ q + 1 }} += dot(v{{ s }}, expand_a(a{{ q }}_{{ s }}));
 {% endfor %}
 {% endfor %}
 {% if subgroup %}
