@@ -52,9 +52,18 @@ def export_dense(
 
     It is no longer ternary: 16 bits a weight, and activations that are not rounded to int8. transformers loads it as a
     plain BitNet (sub-norms) or Llama; tritune refuses it, since rounding it back would lose what the adapter learned.
-    It is written layer by layer, whole or not at all. tokens: on which the logits are compared (default: a sentence).
-    Raises InputError when something is at ``path``, ModelFileError for a shape that transformers has no class for,
-    AdapterError.
+    It is written layer by layer, whole or not at all.
+
+    Args:
+        model: The base.
+        path: Where the directory goes; nothing may be there.
+        adapter: One, or several with weights; None: the base alone.
+        tokens: On which the logits are compared (default: a sentence).
+
+    Raises:
+        InputError: Something is at ``path``.
+        ModelFileError: The model has a shape that transformers has no class for.
+        AdapterError: The adapter does not fit, or a correction is not finite.
     """
     one = as_one(adapter)
     if one is not None:

@@ -47,14 +47,25 @@ def load(
 ) -> Model:
     """Load a model onto a device.
 
-    path_or_id: a Hugging Face directory, a .gguf file, a model id ``org/name`` (downloaded, with progress); None: the
-    built-in model.
-    device: auto (the best hardware GPU, else the CPU), webgpu, webgpu:<number or part of a name>, cpu, numpy.
-    activations: ``float`` turns the int8 rounding off, for exactness tests. chat_template overrides the model's own (a
-    built-in name, a file, or the template). context: most positions of prompt and answer together (default: the
-    model's). head: int8 holds the output head's rows in int8 (on the CPU): half the bytes a step reads of it, and not
-    quite the same logits. threads: how many compute on the CPU (default: its physical cores). Raises ModelFileError,
-    DeviceError, OutOfMemoryError, ConfigError.
+    Args:
+        path_or_id: A Hugging Face directory, a .gguf file, or a model id ``org/name``, which is downloaded, with
+            progress. None: the built-in model.
+        device: ``auto`` (the best hardware GPU, else the CPU), ``webgpu``, ``webgpu:`` with a number or a part of a
+            name, ``cpu``, or ``numpy``.
+        activations: ``float`` turns the int8 rounding off, for exactness tests.
+        chat_template: In the place of the model's own: a built-in name, a file, or the template itself.
+        context: Most positions of prompt and answer together (default: the model's).
+        kv_dtype: Of the cached keys and values.
+        head: ``int8`` holds the output head's rows in int8 (on the CPU): half the bytes a step reads of it, and not
+            quite the same logits.
+        progress: Show a bar while something is downloaded.
+        threads: How many compute on the CPU (default: its physical cores).
+
+    Raises:
+        ModelFileError: The model's files are missing, damaged or of a kind that is not supported.
+        DeviceError: There is no such device.
+        OutOfMemoryError: The device has too little memory.
+        ConfigError: A setting has a value that cannot be used.
     """
     if activations not in ("int8", "float"):
         raise ConfigError(f"activations {activations!r}: expected int8 or float")
@@ -263,11 +274,27 @@ class Model:
     ) -> TextStream:
         """Generate text piece by piece: iterate over the result; then its finish_reason says why it ended.
 
-        prompt: text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat
-        messages, or token ids. adapter: one, or several with weights, ``[(a, 0.7), (b, 0.3)]``, whose weighted
-        corrections are added. A setting of None means the model's own generation_config, and max_tokens then at most
-        what the context has room for. temperature 0 is greedy. stop: texts that end the answer and are not part of it.
-        Raises ConfigError, ContextLengthError.
+        A setting of None means the model's own generation_config.
+
+        Args:
+            prompt: Text (one user turn in the model's chat template, unless ``raw`` or the model has none), chat
+                messages, or token ids.
+            adapter: One, or several with weights, ``[(a, 0.7), (b, 0.3)]``, whose weighted corrections are added.
+            max_tokens: Most new tokens; None: the model's own setting, at most what the context has room for.
+            temperature: 0 always takes the likeliest token.
+            top_k: Draw from the k likeliest tokens; 0 = off.
+            top_p: Draw from the tokens that make up this share; 1 = off.
+            min_p: Leave out tokens below this share of the likeliest one; 0 = off.
+            repetition_penalty: Divides the scores of tokens that were there already; 1 = off.
+            seed: The same seed draws the same text.
+            stop: Texts that end the answer and are not part of it.
+            ignore_eos: Go on after an end token, up to max_tokens.
+            raw: Continue the text as it is, without a chat template.
+
+        Raises:
+            ConfigError: A setting has a value that cannot be used.
+            ContextLengthError: Prompt and max_tokens do not fit the context.
+            AdapterError: The adapter was made for a model of another size.
         """
         ids = self.encode_prompt(prompt, raw=raw)
         settings = self.settings(

@@ -32,14 +32,11 @@ Data = str | Path | Sequence[Mapping[str, Any]]
 class Evaluation:
     """What was measured: ``results[name]`` are the numbers of the adapter of that name."""
 
-    task: str
-    """perplexity, choices, loss or preferences"""
-    count: int
-    """how many windows, questions, rows or pairs"""
-    unit: str
-    results: Mapping[str, Metrics]
-    notes: Sequence[str]
-    """what was not measured as it stands in the data"""
+    task: str  # perplexity, choices, loss or preferences
+    count: int  # how many windows, questions, rows or pairs
+    unit: str  # which of these
+    results: Mapping[str, Metrics]  # by name of an adapter: loss, acc, … by name
+    notes: Sequence[str]  # what was not measured as it stands in the data
 
 
 def evaluate(
@@ -54,15 +51,27 @@ def evaluate(
     chat: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Measure a model under each of some adapters (None: the base, which is the default; or several with weights).
+    """Measure a model under each of some adapters, side by side.
 
-    data: a text file (``perplexity``: a sliding window of max_length tokens in steps of stride, by default half of
-    it), or rows: a file, a folder or a data set of the Hub with a test split, or a list. Multiple-choice questions
-    (``choices``: accuracy by log-likelihood, see ``parse_question``) or training rows (``loss`` on the trained tokens;
-    of preference rows, how much likelier the better answer is). task: which of them, auto by the data. max_length: most
-    tokens of a sequence, by default the context. limit: only the first windows, questions or rows. chat: ask questions
-    in the chat template. progress: called with the number of tokens dealt with since the last call.
-    Raises DataError, ConfigError, AdapterError.
+    Args:
+        model: The base.
+        data: A text file, or rows: a file, a folder or a data set of the Hub with a test split, or a list. The rows are
+            multiple-choice questions, or training rows of any kind.
+        adapters: By name. None as an adapter stands for the base, which is also the default; several adapters with
+            weights, ``[(a, 0.7), (b, 0.3)]``, are one.
+        task: What to measure; ``auto``: by the data. ``perplexity`` of a text; ``choices``: accuracy on questions by
+            log-likelihood; ``loss`` on the trained tokens of rows, or for preference rows how much likelier the
+            better answer is.
+        max_length: Most tokens of a window, question or row (default: the context).
+        stride: Tokens from a window of a text to the next (default: half of max_length).
+        limit: Only the first windows, questions or rows.
+        chat: Ask questions in the chat template.
+        progress: Called with the number of tokens dealt with since the last call.
+
+    Raises:
+        DataError: The data cannot be read, or is not what the task takes.
+        ConfigError: A setting has a value that cannot be used.
+        AdapterError: An adapter was made for a model of another size.
     """
     made = make_task(model, data, task=task, max_length=max_length, stride=stride, limit=limit, chat=chat)
     return run_task(model, made, adapters, progress)

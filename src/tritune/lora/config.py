@@ -24,18 +24,18 @@ class LoRAConfig:
 
     target_modules: ``"all-linear"``; a list of names, where a module's path equals the entry or ends with
     ``"." + entry``; or a regular expression that must match the whole path (``model.layers.0.self_attn.q_proj``).
-    layers: indices of the layers to adapt; None means all. rank_pattern and alpha_pattern override rank and alpha where
-    ``(.*\\.)?(pattern)$`` matches the path; the first that does wins.
+    rank_pattern and alpha_pattern override rank and alpha where ``(.*\\.)?(pattern)$`` matches the path; the first that
+    does wins. Raises ConfigError for a value out of range.
     """
 
-    rank: int = 16
-    alpha: float = 32.0
-    target_modules: str | tuple[str, ...] | list[str] = ALL_LINEAR
-    dropout: float = 0.0
-    rslora: bool = False
-    rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])
-    alpha_pattern: Mapping[str, float] = field(default_factory=dict[str, float])
-    layers: tuple[int, ...] | None = None
+    rank: int = 16  # rows of A and columns of B
+    alpha: float = 32.0  # the correction is scaled by alpha / rank
+    target_modules: str | tuple[str, ...] | list[str] = ALL_LINEAR  # which projections get an adapter
+    dropout: float = 0.0  # share of the adapter's inputs that is dropped in training
+    rslora: bool = False  # scale by alpha / √rank
+    rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])  # other ranks, by pattern
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict[str, float])  # other alphas, by pattern
+    layers: tuple[int, ...] | None = None  # layers to adapt, by index; None = all
 
     def __post_init__(self) -> None:
         _expect("rank", self.rank, _is_rank(self.rank), "an integer >= 1")

@@ -42,17 +42,28 @@ def train(
     """Fine-tune a model with LoRA and return the adapter: the one with the lowest loss on the held-out rows, or
     without such rows the last one.
 
-    data: files, folders, data sets or rows, as ``tritune.data.open_rows`` takes them; rows are read and tokenised as
-    their turn comes. eval_data: held-out rows, likewise (or ``config.eval_split`` of data); left out, the ``valid``
-    file of a folder that has one. adapter: one to start from (a copy is trained; ``lora`` must then be None).
+    Args:
+        model: The base; it is not changed.
+        data: Files, folders, data sets or rows, as ``tritune.data.open_rows`` takes them. They are read and tokenised
+            as their turn comes.
+        lora: The settings of a fresh adapter.
+        config: The settings of the run.
+        adapter: One to start from, in the place of ``lora``; a copy of it is trained.
+        eval_data: Held-out rows, as ``data`` (or ``config.eval_split`` of data). Left out: the ``valid`` file of a
+            folder that has one.
+        output: A folder. It gets the adapter that is returned, at the end and on Ctrl-C (which raises
+            KeyboardInterrupt); checkpoints (the newest ``config.keep``, and the best); log.jsonl, config.yaml and
+            environment.json.
+        resume: A checkpoint to go on from, or ``auto``: the newest one in output, or from the beginning if there is
+            none. On a CPU a resumed run ends with the same bits as one that was never stopped.
+        overwrite: Remove the checkpoints of another run that are in output.
+        callbacks: They are told what happens; see ``tritune.training.Callback``.
 
-    output: a folder. It gets the adapter that is returned, at the end and on Ctrl-C (which raises KeyboardInterrupt);
-    checkpoints (``checkpoint-<step>``: the newest ``config.keep``, and the best); log.jsonl, config.yaml and
-    environment.json. overwrite: remove the checkpoints of another run that are there.
-    resume: a checkpoint to go on from, or "auto": the newest one in output, or from the beginning if there is none.
-    On a CPU a resumed run ends with the same bits as one that was never stopped.
-
-    Raises DataError, ConfigError, AdapterError, TrainingError (three steps in a row with non-finite gradients).
+    Raises:
+        DataError: Rows cannot be read or used.
+        ConfigError: A setting has a value that cannot be used.
+        AdapterError: The adapter to start from does not fit, or a checkpoint is damaged.
+        TrainingError: The gradient was not finite three steps in a row.
     """
     if adapter is not None and lora is not None:
         raise ConfigError("give either an adapter to start from or a LoRAConfig, not both")
