@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +170,21 @@ def test_a_damaged_file_is_told_when_the_device_is_opened(opened, webgpu, no_fil
     with pytest.warns(UserWarning, match="this tuning is ignored"):
         backend = opened()
     assert backend.device.choices == {}
+
+
+def test_without_a_folder_for_caches_a_device_has_its_defaults(webgpu, monkeypatch, tmp_path):
+    device = webgpu.device.info.identity
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITUNE_CACHE", str(tmp_path / "file"))
+    assert load_tuning(device) == ({}, None, None)
+    for name in ("TRITUNE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    assert load_tuning(device) == ({}, None, None)
+
+
+def no_home(_):
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_another_driver_has_a_tuning_of_its_own(webgpu, no_file):

@@ -43,12 +43,15 @@ def save_tuning(device: Mapping[str, str], choices: Mapping[str, Choice]) -> Pat
 
 def load_tuning(device: Mapping[str, str]) -> Tuning:
     """The tuning of a device; without choices where there is none. A file that cannot be used is told, never raised."""
-    path = tuning_path(device)
+    try:
+        path = tuning_path(device)
+    except RuntimeError:  # a user without a home
+        return Tuning({}, None)
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         return Tuning(_checked(data, _key(device)), path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Tuning({}, None)
     except OSError as error:
         return Tuning({}, None, f"{path}: this tuning is ignored: {reason(error)}")
