@@ -99,3 +99,9 @@ def test_infinity_and_nan_are_null_in_json() -> None:
 def test_wrong_input_is_one_line(cli: Cli, tiny: Path, text: Path, flags: tuple[str, ...], said: str) -> None:
     shown = [str(text) if flag == "TEXT" else flag for flag in flags]
     assert said in cli("eval", "-m", tiny, "--device", "numpy", *shown).error
+
+
+def test_a_line_that_is_not_json_is_named(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("{bad\n")
+    assert "broken.jsonl:1: not valid JSON" in cli("eval", "-m", tiny, "--device", "numpy", "-d", broken).error

@@ -31,5 +31,5 @@ def held_out_rows(rows: int, held_out: float, seed: int) -> NDArray[np.uint32]:
         raise ConfigError(f"held-out rows: expected a fraction below 1 or a whole number, found {held_out}")
     count = int(held_out) if whole else max(1, round(held_out * rows))
     if count and count >= rows:
-        raise ConfigError(f"held-out rows: {held_out} of {rows} rows leaves nothing to train on")
+        raise ConfigError(f"held-out rows: {held_out:g} of {rows} rows leaves nothing to train on")
     return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.uint32))[:count]

@@ -133,7 +133,10 @@ def _kind(data: Data) -> TaskName:
         return "perplexity"
     values = open_values(data, "test")
     for index in range(len(values)):
-        value = values.value(index)
+        try:
+            value = values.value(index)
+        except BadRow:
+            continue  # who reads the rows will say where it is
         if isinstance(value, Mapping):
             return "choices" if is_question(cast("Mapping[str, Any]", value)) else "loss"
     return "loss"
