@@ -8,13 +8,13 @@ import pytest
 from linear_cases import Case, forward
 from tritune.backends.base import LoRA, Rows
 from tritune.backends.numpy import NumpyBackend
-from tritune.backends.webgpu import few_rows
+from tritune.backends.webgpu import few_rows, few_rows_attention
+from tritune.backends.webgpu.few_rows_attention import AttentionShape, attention_shape
 from tritune.ops.linear import lora_up, ternary_product
 from tritune.ops.rope import rope_table
 
 EPS = 1e-5
-HEADS, KV_HEADS, HEAD_DIM = 10, 2, 8  # five query heads a key/value head: more than share one workgroup's loads
-WIDTH = HEADS * HEAD_DIM
+HEADS, KV_HEADS = 10, 2  # five query heads a key/value head: more than share one workgroup's loads
 BLOCK_SIZE = 16
 
 
@@ -26,16 +26,17 @@ def close(found, expected, tolerance=2e-5):
 class Chain:
     """rope_cache, paged_attention, the norm of its output and a linear with adapters, for T rows."""
 
-    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5, pool=3):
+    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5, pool=3, head_dim=8):
+        self.head_dim, self.width = head_dim, HEADS * head_dim
         self.positions, self.sequence = np.array(positions), np.array(sequence)
         tokens = len(positions)
-        self.case = Case(rng, tokens, WIDTH, (12, 8), rank=rank, pool=pool)
+        self.case = Case(rng, tokens, self.width, (12, 8), rank=rank, pool=pool)
         self.case.slot = np.arange(1, tokens + 1) % (pool + 1)
-        self.qkv = rng.normal(size=(tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM))
-        self.gain = rng.uniform(0.5, 2, WIDTH) if sub_norm else None
+        self.qkv = rng.normal(size=(tokens, (HEADS + 2 * KV_HEADS) * self.head_dim))
+        self.gain = rng.uniform(0.5, 2, self.width) if sub_norm else None
         blocks = 1 + max(0, *positions) // BLOCK_SIZE
         self.tables = rng.permutation((1 + max(sequence)) * blocks).reshape(-1, blocks)
-        self.caches = rng.normal(size=(2, self.tables.size, KV_HEADS, BLOCK_SIZE, HEAD_DIM)).astype(np.float16)
+        self.caches = rng.normal(size=(2, self.tables.size, KV_HEADS, BLOCK_SIZE, self.head_dim)).astype(np.float16)
 
     def run(self, backend, record):
         """All buffers after the chain, and the number of dispatches of the recorded program."""
@@ -49,14 +50,14 @@ class Chain:
             multiplier=backend.upload(case.multiplier),
             block_tables=backend.upload(self.tables, "i32"),
         )
-        qkv, table = backend.upload(self.qkv), backend.upload(rope_table(512, HEAD_DIM, 10000.0))
+        qkv, table = backend.upload(self.qkv), backend.upload(rope_table(512, self.head_dim, 10000.0))
         k_cache, v_cache = (backend.upload(cache, "f16") for cache in self.caches)
-        q, o, y = backend.empty((tokens, WIDTH)), backend.empty((tokens, WIDTH)), backend.upload(case.y)
+        q, o, y = backend.empty((tokens, self.width)), backend.empty((tokens, self.width)), backend.upload(case.y)
         gain = None if self.gain is None else backend.upload(self.gain)
-        normed = None if gain is None else backend.empty((tokens, WIDTH))
-        codes, scales = backend.empty((tokens, WIDTH), "i8"), backend.empty((tokens,))
+        normed = None if gain is None else backend.empty((tokens, self.width))
+        codes, scales = backend.empty((tokens, self.width), "i8"), backend.empty((tokens,))
         weight, lora = case.weight(backend), case.lora(backend)
-        shape = (HEADS, KV_HEADS, HEAD_DIM)
+        shape = (HEADS, KV_HEADS, self.head_dim)
 
         def ops():
             backend.rope_cache(qkv, table, rows, q, k_cache, v_cache, *shape)
@@ -113,6 +114,21 @@ def test_one_row(backend, rng, position, sub_norm):
     found, count = chain.run(backend, record=True)
     assert count == 3  # rotation and attention; norm and LoRA's first factor; product and LoRA's second factor
     chain.check(found)
+
+
+@pytest.mark.parametrize(("head_dim", "positions"), [(128, [300]), (40, [32]), (16, [70, 300, 5])])
+def test_any_split_of_attention(backend, rng, monkeypatch, head_dim, positions):
+    """The shapes of work that GPUs get, on whatever device there is."""
+    shape = attention_shape(len(positions), 32768, software=False)
+    monkeypatch.setattr(few_rows_attention, "attention_shape", lambda *_, **__: shape)
+    chain = Chain(rng, positions, range(len(positions)), head_dim=head_dim)
+    found, _ = chain.run(backend, record=True)
+    chain.check(found)
+
+
+def test_attention_takes_little_workgroup_memory_where_there_is_little():
+    assert attention_shape(16, 32768, software=False).heads == 4
+    assert attention_shape(16, 16384, software=False) == AttentionShape(128, 2, 64)
 
 
 def test_a_spare_row(backend, rng):

@@ -14,10 +14,28 @@ from tritune.backends.base import Buffer, Rows
 from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
 
-_HEADS = 4  # query heads that share the loads of their keys and values: the more, the less is loaded,
-_HEADS_OF_FEW = 2  # and the longer a workgroup takes, which counts where one or two rows do not fill the device
-_SPLITS = 8
-_THREADS = 256  # of a workgroup
+_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """How paged_attention_rows.wgsl splits its work: see there."""
+
+    threads: int
+    heads: int
+    """Query heads that share the loads of their keys and values: the more, the less is loaded, and the longer a
+    workgroup takes, which counts where one or two rows do not fill the device."""
+    tile: int
+    """Keys of a workgroup at a time, about."""
+    keys: int = 4
+    """Keys of a thread at a time, at most."""
+
+
+def attention_shape(rows: int, workgroup_storage: int, *, software: bool) -> AttentionShape:
+    """The shape for ``rows`` rows; measured on an H200."""
+    if software:
+        return AttentionShape(64, 4, 16)
+    return AttentionShape(128, 2 if rows <= 2 or workgroup_storage < 32768 else 4, 64)
 
 
 @dataclass(frozen=True)
@@ -80,18 +98,23 @@ class FewRowsAttention(WebGPUCore):
         """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
         heads, kv_heads, head_dim = shape
         num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
-        threads = 64 if self.device.info.software else _THREADS
-        splits = self.device.options.attention_splits or splits_of(num_rows, context, threads // 4)
-        if self.device.info.software and self.device.options.attention_splits is None:
-            splits = 1
+        software = self.device.info.software
+        storage = self.device.info.limits["max-compute-workgroup-storage-size"]
+        form = attention_shape(num_rows, storage, software=software)
+        half_cache = k_cache.dtype == "f16"
+        width = 2 if half_cache and head_dim % 8 == 0 else 1
+        groups = form.threads // (head_dim // 4 // width)
+        keys = max(1, min(form.keys, form.tile // groups))
+        splits = self.device.options.attention_splits
+        if splits is None:
+            splits = 1 if software else splits_of(num_rows, context, groups * keys)
         out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
         buffers = [q, k_cache, v_cache, block_tables, out]
         per_row = covering([rows.positions, rows.sequence], buffers)
         if per_row is None:
             return False
         rope = self.take(HeldRope, lambda held: held.feeds(q, k_cache, v_cache, rows))
-        few = num_rows <= 2 and not self.device.info.software
-        group = min(_HEADS_OF_FEW if few else _HEADS, heads // kv_heads)
+        group = min(form.heads, heads // kv_heads)
         self.dispatch(
             "paged_attention_rows",
             params=[
@@ -105,13 +128,15 @@ class FewRowsAttention(WebGPUCore):
             buffers=[q, k_cache, v_cache, per_row[0], block_tables, out, *([rope.qkv, rope.table] if rope else [])],
             grid=(num_rows, kv_heads * -(-heads // kv_heads // group), splits),
             variant={
-                "half_cache": k_cache.dtype == "f16",
+                "half_cache": half_cache,
+                "width": width,
+                "keys": keys,
                 "rope": rope is not None,
                 "head_dim": head_dim,
                 "block_size": k_cache.shape[2],
                 "heads": group,
                 "splits": splits,
-                "threads": threads,
+                "threads": form.threads,
             },
         )
         if splits > 1:
@@ -121,4 +146,4 @@ class FewRowsAttention(WebGPUCore):
 
 def splits_of(rows: int, context: int, tile: int) -> int:
     """Over how many workgroups the context of each row is split: enough to fill a GPU, none with nothing to do."""
-    return max(1, min(_SPLITS, 32 // rows, -(-context // tile)))
+    return max(1, min(_SPLITS, 64 // rows, -(-context // tile)))

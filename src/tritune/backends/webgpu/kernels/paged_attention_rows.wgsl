@@ -10,16 +10,22 @@ and value go out, and the row attends to them without reading them back.
 [T, H, splits, 4] of (largest score, sum of weights, 0, 0), for attention_value of combine.wgsl.
 
 Work: grid (T, G * ceil(H / G / heads), splits); a workgroup takes `heads` query heads of one key/value head, so that they
-share what is loaded, and a tile of THREADS / 4 keys at a time. Four threads a key for the scores; a thread a vec4 of o
-and a share of the keys for the values, of which it finds the largest score and the weights by itself: shares are joined
-once, in the end. All loads of a tile are under way together.
+share what is loaded. A thread has `width` vectors of 4 of `keys` keys and of their values at a time, all loads of which
+are under way together; the threads that share a key (lanes) add up its scores, and each such group keeps its own largest
+score and sums: groups are joined once, in the end.
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {{ prelude.params("T: u32", "H: u32", "G: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
 {% set quads = head_dim // 4 %}
+{% set lanes = quads // width %}
+{% set shares = threads // lanes %}
+{% set tile = shares * keys %}
+{% set pairs = keys * heads %}
+{% set piece = ("vec4<u32>" if width == 2 else "vec2<u32>") if half_cache else "vec4<f32>" %}
+{% set together = heads if limits["max-compute-workgroup-storage-size"] >= 32768 else 1 %}
 {{ binding("q", "array<vec4<f32>>") }}
-{{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
-{{ binding("v_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
+{{ binding("k_cache", "array<" ~ piece ~ ">") }}
+{{ binding("v_cache", "array<" ~ piece ~ ">") }}
 {{ binding("per_row", "array<i32>") }}
 {{ binding("block_tables", "array<i32>") }}
 {{ binding("out", "array<vec4<f32>>") }}
@@ -27,19 +33,16 @@ once, in the end. All loads of a tile are under way together.
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("table", "array<vec4<f32>>") }}
 {% endif %}
-{% set tile = threads // 4 %}
-{% set shares = [threads // quads, tile] | min %}
-{% set share_keys = (tile + shares - 1) // shares %}
-{% set together = 2 if heads > 1 and limits["max-compute-workgroup-storage-size"] >= 32768 else 1 %}
 const LOWEST = -3.4028234e38;
 
 var<workgroup> row_context: u32;
-var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
-var<workgroup> parts: array<vec4<f32>, {{ heads * tile }}>;
+var<workgroup> parts: array<f32, {{ threads * pairs }}>;
+var<workgroup> scores: array<f32, {{ shares * pairs }}>;
 var<workgroup> tops: array<f32, {{ heads * shares }}>;
 var<workgroup> totals: array<f32, {{ heads * shares }}>;
-var<workgroup> gathered: array<vec4<f32>, {{ threads * together }}>;
+var<workgroup> gathered: array<vec4<f32>, {{ together * shares * quads }}>;
 {% if rope %}
+var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
 var<workgroup> new_key: array<vec4<f32>, {{ quads }}>;
 var<workgroup> new_value: array<vec4<f32>, {{ quads }}>;
 
@@ -55,32 +58,29 @@ fn rotated(first: u32, i: u32, position: u32) -> vec4<f32> {
 {% endif %}
 
 {{ prelude.functions() }}
-{% if half_cache %}
-fn expand(word: vec2<u32>) -> vec4<f32> { return vec4<f32>(load_f16x2(word.x), load_f16x2(word.y)); }
-fn shrink(x: vec4<f32>) -> vec2<u32> { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }
-{% else %}
-fn expand(x: vec4<f32>) -> vec4<f32> { return x; }
-fn shrink(x: vec4<f32>) -> vec4<f32> { return x; }
-{% endif %}
+{# Vector i of what a thread has of a key, and what is kept of the vectors named in a list. #}
+{% macro expanded(name, i) %}{{ "vec4<f32>(load_f16x2(%s.%s), load_f16x2(%s.%s))" % (name, "xyzw"[2 * i], name, "xyzw"[2 * i + 1]) if half_cache else name }}{% endmacro %}
+{% macro packed(names) %}{% if half_cache %}{{ piece }}({% for name in names %}{{ ", " if not loop.first }}pack2x16float({{ name }}.xy), pack2x16float({{ name }}.zw){% endfor %}){% else %}{{ names[0] }}{% endif %}{% endmacro %}
 
-// Where the key (and the value) of a position begins in the caches, in vectors.
+// Where the key (and the value) of a position begins in the caches, in pieces.
 fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     let block = u32(block_tables[row_sequence * params.max_blocks + position / {{ block_size }}u]);
-    return ((block * params.G + kv_head) * {{ block_size }}u + position % {{ block_size }}u) * {{ quads }}u;
+    return ((block * params.G + kv_head) * {{ block_size }}u + position % {{ block_size }}u) * {{ lanes }}u;
 }
 
-{# Loads of the tile that begins at tile_from: the thread's share of a key and its vector of some values. #}
-{% set steps = (quads + 3) // 4 %}
-{% macro load_tile() %}
-    {
-        let k_first = cache_start(row_sequence, min(tile_from + key, last), kv_head);
-{% for u in range(steps) %}
-        k{{ u }} = k_cache[k_first + min(part + {{ 4 * u }}u, {{ quads - 1 }}u)];
+{# Loads of the keys of the tile that begins at tile_from, and of the values of the same. #}
+{% macro load_keys() %}
+{% for u in range(keys) %}
+        start{{ u }} = cache_start(row_sequence, min(tile_from + share + {{ u * shares }}u, last), kv_head) + lane;
 {% endfor %}
-{% for u in range(share_keys) %}
-        v{{ u }} = v_cache[cache_start(row_sequence, min(tile_from + share + {{ u * shares }}u, last), kv_head) + v_at];
+{% for u in range(keys) %}
+        k{{ u }} = k_cache[start{{ u }}];
 {% endfor %}
-    }
+{% endmacro %}
+{% macro load_values() %}
+{% for u in range(keys) %}
+        v{{ u }} = v_cache[start{{ u }}];
+{% endfor %}
 {% endmacro %}
 
 {{ prelude.main(threads) }}
@@ -93,134 +93,170 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     let used_heads = min({{ heads }}u, params.H / params.G - in_group);
     let position = per_row[params.positions_at + row];
     let row_sequence = u32(per_row[params.sequence_at + row]);
-    let key = li / 4u;
-    let part = li % 4u;
-    let share = li / {{ quads }}u;
-    let v_at = li % {{ quads }}u;
+    let share = li / {{ lanes }}u;
+    let lane = li % {{ lanes }}u;
     let last = u32(max(position, 0));
     let own_context = u32(max(position + 1, 0));
     let chunk = max((own_context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
     let begin = min(split * chunk, own_context);
     var tile_from = begin;
-{% for u in range(steps) %}
-    var k{{ u }}: {{ "vec2<u32>" if half_cache else "vec4<f32>" }};
-{% endfor %}
-{% for u in range(share_keys) %}
-    var v{{ u }}: {{ "vec2<u32>" if half_cache else "vec4<f32>" }};
+{% for u in range(keys) %}
+    var start{{ u }}: u32;
+    var k{{ u }}: {{ piece }};
+    var v{{ u }}: {{ piece }};
 {% endfor %}
     // What is asked for first is under way while the query is made ready. A spare row has no block that could be read.
     if position >= 0 {
-{{ load_tile() }}
+{{ load_keys() }}
+{{ load_values() }}
     }
+{% if not rope %}
+{% for r in range(heads) %}
+{% for i in range(width) %}
+    let query{{ r }}_{{ i }} = q[(row * params.H + first_head + min({{ r }}u, used_heads - 1u)) * {{ quads }}u + lane * {{ width }}u + {{ i }}u] * params.scale;
+{% endfor %}
+{% endfor %}
+{% endif %}
     if li == 0u { row_context = own_context; }
     let context = workgroupUniformLoad(&row_context);
 {% if rope %}
     // Query heads, then the key, then the value.
-    for (var i = li; i < {{ (heads + 2) * quads }}u && context > 0u; i += {{ threads }}u) {
-        let item = i / {{ quads }}u;
-        let vector = i % {{ quads }}u;
-        let source = select(select(params.H + params.G + kv_head, params.H + kv_head, item == {{ heads }}u), first_head + min(item, used_heads - 1u), item < {{ heads }}u);
-        let plain = qkv[source * {{ quads }}u + vector];
-        let turned = rotated(source * {{ quads }}u, vector, last);
-        let here = cache_start(row_sequence, last, kv_head) + vector;
+    for (var i = li; i < {{ (heads + 2) * lanes }}u && context > 0u; i += {{ threads }}u) {
+        let item = i / {{ lanes }}u;
+        let piece = i % {{ lanes }}u;
+        let source = select(select(params.H + params.G + kv_head, params.H + kv_head, item == {{ heads }}u), first_head + min(item, used_heads - 1u), item < {{ heads }}u) * {{ quads }}u;
+        let vector = piece * {{ width }}u;
+        let here = cache_start(row_sequence, last, kv_head) + piece;
         let writes = split == 0u && in_group == 0u;
-        if item < {{ heads }}u {
-            query[i] = turned * params.scale;
-            if split == 0u && item < used_heads { q[(first_head + item) * {{ quads }}u + vector] = turned; }
-        } else if item == {{ heads }}u {
-            let k = shrink(turned);
-            new_key[vector] = expand(k);
-            if writes { k_cache[here] = k; }
+{% set names = ["turned0", "turned1"][:width] %}
+        if item <= {{ heads }}u {
+{% for i in range(width) %}
+            let turned{{ i }} = rotated(source, vector + {{ i }}u, last);
+{% endfor %}
+            if item == {{ heads }}u {
+                let k = {{ packed(names) }};
+{% for i in range(width) %}
+                new_key[vector + {{ i }}u] = {{ expanded("k", i) }};
+{% endfor %}
+                if writes { k_cache[here] = k; }
+            } else {
+{% for i in range(width) %}
+                query[item * {{ quads }}u + vector + {{ i }}u] = turned{{ i }} * params.scale;
+                if split == 0u && item < used_heads { q[(first_head + item) * {{ quads }}u + vector + {{ i }}u] = turned{{ i }}; }
+{% endfor %}
+            }
         } else {
-            let v = shrink(plain);
-            new_value[vector] = expand(v);
+{% for i in range(width) %}
+            let turned{{ i }} = qkv[source + vector + {{ i }}u];
+{% endfor %}
+            let v = {{ packed(names) }};
+{% for i in range(width) %}
+            new_value[vector + {{ i }}u] = {{ expanded("v", i) }};
+{% endfor %}
             if writes { v_cache[here] = v; }
         }
     }
-{% else %}
-    for (var i = li; i < {{ heads * quads }}u; i += {{ threads }}u) {
-        let head = min(i / {{ quads }}u, used_heads - 1u);
-        query[i] = q[(row * params.H + first_head + head) * {{ quads }}u + i % {{ quads }}u] * params.scale;
-    }
+    workgroupBarrier();
+{% for r in range(heads) %}
+{% for i in range(width) %}
+    let query{{ r }}_{{ i }} = query[{{ r * quads }}u + lane * {{ width }}u + {{ i }}u];
+{% endfor %}
+{% endfor %}
 {% endif %}
     let end = min(begin + chunk, context);
-    workgroupBarrier();
 {% for r in range(heads) %}
     var top{{ r }} = LOWEST;
     var total{{ r }} = 0.0;
-    var sum{{ r }} = vec4<f32>();
+{% for i in range(width) %}
+    var sum{{ r }}_{{ i }} = vec4<f32>();
+{% endfor %}
 {% endfor %}
     while tile_from < end {
-        let count = min({{ tile }}u, end - tile_from);
-{% for r in range(heads) %}
-        var dot{{ r }} = 0.0;
-{% endfor %}
-{% for u in range(steps) %}
+{% for u in range(keys) %}
+        let key{{ u }} = tile_from + share + {{ u * shares }}u;
+        let inside{{ u }} = key{{ u }} < end;
         {
-            let i = part + {{ 4 * u }}u;
-            var k = expand(k{{ u }});
+{% for i in range(width) %}
+            var x{{ i }} = {{ expanded("k%d" % u, i) }};
 {% if rope %}
-            k = select(k, new_key[min(i, {{ quads - 1 }}u)], tile_from + key + 1u == context);
+            x{{ i }} = select(x{{ i }}, new_key[lane * {{ width }}u + {{ i }}u], key{{ u }} + 1u == context);
 {% endif %}
-            if i < {{ quads }}u {
+{% endfor %}
+            if share < {{ shares }}u {
 {% for r in range(heads) %}
-                dot{{ r }} += dot(k, query[{{ r * quads }}u + i]);
+                parts[(share * {{ pairs }}u + {{ u * heads + r }}u) * {{ lanes }}u + lane] = {% for i in range(width) %}{{ " + " if i }}dot(x{{ i }}, query{{ r }}_{{ i }}){% endfor %};
 {% endfor %}
             }
         }
 {% endfor %}
-{% for r in range(heads) %}
-        parts[{{ r * tile }}u + key][part] = dot{{ r }};
-{% endfor %}
+        tile_from += {{ tile }}u;
+        if tile_from < end {
+{{ load_keys() }}
+        }
         workgroupBarrier();
-{% for u in range(share_keys) %}
-        let at{{ u }} = share + {{ u * shares }}u;
-{% if rope %}
-        let value{{ u }} = select(expand(v{{ u }}), new_value[v_at], tile_from + at{{ u }} + 1u == context);
-{% else %}
-        let value{{ u }} = expand(v{{ u }});
-{% endif %}
-{% endfor %}
+        if share < {{ shares }}u {
+            for (var p = lane; p < {{ pairs }}u; p += {{ lanes }}u) {
+                let first = (share * {{ pairs }}u + p) * {{ lanes }}u;
+                scores[share * {{ pairs }}u + p] = {% for j in range(lanes) %}{{ " + " if j }}parts[first + (lane + {{ j }}u) % {{ lanes }}u]{% endfor %};
+            }
+        }
+        workgroupBarrier();
         if share < {{ shares }}u {
 {% for r in range(heads) %}
-{% for u in range(share_keys) %}
-            let s{{ r }}_{{ u }} = select(LOWEST, dot(parts[{{ r * tile }}u + min(at{{ u }}, {{ tile - 1 }}u)], vec4<f32>(1.0)), at{{ u }} < count);
+{% for u in range(keys) %}
+            let s{{ r }}_{{ u }} = select(LOWEST, scores[share * {{ pairs }}u + {{ u * heads + r }}u], inside{{ u }});
 {% endfor %}
             let before{{ r }} = top{{ r }};
-{% for u in range(share_keys) %}
+{% for u in range(keys) %}
             top{{ r }} = max(top{{ r }}, s{{ r }}_{{ u }});
 {% endfor %}
             let shrink{{ r }} = exp(before{{ r }} - top{{ r }});
             total{{ r }} *= shrink{{ r }};
-            sum{{ r }} *= shrink{{ r }};
-{% for u in range(share_keys) %}
-            let weight{{ r }}_{{ u }} = select(0.0, exp(s{{ r }}_{{ u }} - top{{ r }}), at{{ u }} < count);
-            total{{ r }} += weight{{ r }}_{{ u }};
-            sum{{ r }} += select(vec4<f32>(), weight{{ r }}_{{ u }} * value{{ u }}, at{{ u }} < count);
+{% for i in range(width) %}
+            sum{{ r }}_{{ i }} *= shrink{{ r }};
 {% endfor %}
+{% endfor %}
+{% for u in range(keys) %}
+            if inside{{ u }} {
+{% for i in range(width) %}
+                var x{{ i }} = {{ expanded("v%d" % u, i) }};
+{% if rope %}
+                x{{ i }} = select(x{{ i }}, new_value[lane * {{ width }}u + {{ i }}u], key{{ u }} + 1u == context);
+{% endif %}
+{% endfor %}
+{% for r in range(heads) %}
+                let weight{{ r }} = exp(s{{ r }}_{{ u }} - top{{ r }});
+                total{{ r }} += weight{{ r }};
+{% for i in range(width) %}
+                sum{{ r }}_{{ i }} += weight{{ r }} * x{{ i }};
+{% endfor %}
+{% endfor %}
+            }
 {% endfor %}
         }
-        tile_from += {{ tile }}u;
         if tile_from < end {
-{{ load_tile() }}
+{{ load_values() }}
         }
-        workgroupBarrier();
     }
-    if share < {{ shares }}u && v_at == 0u {
+    if share < {{ shares }}u && lane == 0u {
 {% for r in range(heads) %}
         tops[{{ r * shares }}u + share] = top{{ r }};
         totals[{{ r * shares }}u + share] = total{{ r }};
 {% endfor %}
     }
 {% for first in range(0, heads, together) %}
-{% for r in range(first, [first + together, heads] | min) %}
-    gathered[{{ (r - first) * threads }}u + li] = sum{{ r }};
+    if share < {{ shares }}u {
+{% for r in range(first, first + together) %}
+{% for i in range(width) %}
+        gathered[{{ (r - first) * shares * quads }}u + share * {{ quads }}u + lane * {{ width }}u + {{ i }}u] = sum{{ r }}_{{ i }};
 {% endfor %}
+{% endfor %}
+    }
     workgroupBarrier();
     for (var at = li; at < {{ together * quads }}u; at += {{ threads }}u) {
         let i = at % {{ quads }}u;
-        let in_pair = at / {{ quads }}u;
-        let r = {{ first }}u + in_pair;
+        let in_pass = at / {{ quads }}u;
+        let r = {{ first }}u + in_pass;
         if r >= used_heads { continue; }
         var top = tops[r * {{ shares }}u];
 {% for j in range(1, shares) %}
@@ -232,7 +268,7 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         {
             let weight = exp(tops[r * {{ shares }}u + {{ j }}u] - top);
             total += weight * totals[r * {{ shares }}u + {{ j }}u];
-            whole += weight * gathered[in_pair * {{ threads }}u + {{ j * quads }}u + i];
+            whole += weight * gathered[(in_pass * {{ shares }}u + {{ j }}u) * {{ quads }}u + i];
         }
 {% endfor %}
         let head = row * params.H + first_head + r;
