@@ -52,6 +52,9 @@ WRONG = [
     ("lora_plus_ratio", 0.0),
     ("neftune_alpha", -1),
     ("start_layer", -1),
+    ("method", "ppo"),
+    ("dpo_beta", 0),
+    ("dpo_label_smoothing", 0.5),
     ("recompute", "yes"),
     ("recompute", 1),
 ]
