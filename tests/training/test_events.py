@@ -150,7 +150,8 @@ def test_the_log_file_holds_one_valid_object_a_line(model: Model, tmp_path: Path
     }
     steps = [record for record in records if record["event"] == "step"]
     for record, log in zip(steps, heard.logs, strict=True):
-        assert set(record) == {"event", *(field.name for field in fields(StepLog))} - {"metrics"}  # its entries, of which are none
+        names = {field.name for field in fields(StepLog)}
+        assert set(record) == {"event", *names} - {"metrics"}  # their own names instead, of which there are none
         assert record["loss"] == log.loss
         assert record["step"] == log.step
     assert records[-2] == {"event": "save", "step": 5, "path": str(tmp_path / "run")}
