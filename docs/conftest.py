@@ -6,6 +6,7 @@ that the pages name stand in a Hugging Face cache, offline: the built-in model t
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import subprocess
@@ -74,6 +75,8 @@ def end(namespace: dict[str, Any]) -> None:
         else:
             os.environ[name] = value
     folder.cleanup()
+    namespace.clear()  # a page's models go now, not after the interpreter's last line
+    gc.collect()
 
 
 def run_in_shell(example: Example) -> str | None:
