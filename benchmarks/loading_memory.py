@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from random_model import SHAPE_2B4T
 
 from tritune.models.config import ModelConfig
+from tritune.models.dense import shape_config
 from tritune.models.names import HF_EMBEDDING, HF_FINAL_NORM, HF_NORMS, HF_PROJECTIONS, hf_layer
 from tritune.models.weights import norm_sizes, open_model, projection_shapes
 
@@ -76,17 +77,7 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDAr
 def _config(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": config.model_type,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": config.activation,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "max_position_embeddings": config.max_positions,
+        **shape_config(config),
         "tie_word_embeddings": config.tie_word_embeddings,
         "quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear"},
     }

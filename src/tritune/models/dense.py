@@ -44,12 +44,9 @@ def check_dense(config: ModelConfig) -> None:
         )
 
 
-def dense_config(config: ModelConfig, *, tied: bool) -> dict[str, Any]:
-    """The config.json with which transformers loads the directory as an ordinary model."""
-    kind = "bitnet" if config.sub_norms else "llama"
+def shape_config(config: ModelConfig) -> dict[str, Any]:
+    """A model's sizes and functions under the names that a config.json has for them."""
     return {
-        "architectures": ["BitNetForCausalLM" if config.sub_norms else "LlamaForCausalLM"],
-        "model_type": kind,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -60,8 +57,18 @@ def dense_config(config: ModelConfig, *, tied: bool) -> dict[str, Any]:
         "hidden_act": config.activation,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "max_position_embeddings": config.max_positions,
+    }
+
+
+def dense_config(config: ModelConfig, *, tied: bool) -> dict[str, Any]:
+    """The config.json with which transformers loads the directory as an ordinary model."""
+    kind = "bitnet" if config.sub_norms else "llama"
+    return {
+        "architectures": ["BitNetForCausalLM" if config.sub_norms else "LlamaForCausalLM"],
+        "model_type": kind,
+        **shape_config(config),
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "tie_word_embeddings": tied,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids) or None,

@@ -8,6 +8,7 @@ see most, come first.
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "attention_tile.wgsl" as tile with context %}
+{% import "attention_queries.wgsl" as queries with context %}
 {% import "attention_forward.wgsl" as attention with context %}
 {{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
@@ -16,30 +17,16 @@ see most, come first.
 {{ binding("lse", "array<f32>") }}
 
 {{ attention.declare() }}
-var<workgroup> first_key: u32;
-var<private> kv_head: u32;
+{{ queries.declare() }}
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
 fn query(row: u32, head: u32) -> u32 { return head_start(row, head); }
 fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
-alias Raw = vec4<f32>;
-fn expand(raw: Raw) -> vec4<f32> { return raw; }
-fn key_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + kv_head) + i]; }
-fn value_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
+{{ queries.keys() }}
 
 {{ prelude.main(tile.threads) }}
-    let first_head = workgroup_y(wg, grid) * {{ pack }}u;
-    if first_head >= params.heads {
-        return;
-    }
-    kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
-    let end = min(first_row + {{ tile.tile_rows }}u, params.T);
-    if li == 0u {
-        first_key = first_key_of(first_row, end);
-    }
-    let begin = workgroupUniformLoad(&first_key);
+{{ queries.begin() }}
 {{ attention.begin() }}
 {% for h in range(tile.tq // 4) %}
     let start{{ h }} = {{ tile.of_rows("start_of", h) }};

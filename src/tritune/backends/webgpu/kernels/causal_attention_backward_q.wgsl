@@ -9,6 +9,7 @@ Work: as causal_attention; of a tile of keys first the values, then the keys lie
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "attention_tile.wgsl" as tile with context %}
+{% import "attention_queries.wgsl" as queries with context %}
 {{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
@@ -20,30 +21,16 @@ Work: as causal_attention; of a tile of keys first the values, then the keys lie
 const VECTORS = {{ tile.vectors }}u;
 {{ tile.operands("operands") }}
 {{ tile.weights("slopes") }}
-var<workgroup> first_key: u32;
-var<private> kv_head: u32;
+{{ queries.declare() }}
 
 {{ prelude.functions() }}
 {% include "attention_rows.wgsl" %}
 fn query_at(at: u32) -> vec4<f32> { return qkv[at]; }
 fn gradient_at(at: u32) -> vec4<f32> { return do_[at]; }
-alias Raw = vec4<f32>;
-fn expand(raw: Raw) -> vec4<f32> { return raw; }
-fn key_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + kv_head) + i]; }
-fn value_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads + params.kv_heads + kv_head) + i]; }
+{{ queries.keys() }}
 
 {{ prelude.main(tile.threads) }}
-    let first_head = workgroup_y(wg, grid) * {{ pack }}u;
-    if first_head >= params.heads {
-        return;
-    }
-    kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
-    let end = min(first_row + {{ tile.tile_rows }}u, params.T);
-    if li == 0u {
-        first_key = first_key_of(first_row, end);
-    }
-    let begin = workgroupUniformLoad(&first_key);
+{{ queries.begin() }}
 {{ tile.queries() }}
 {{ tile.zero("sum") }}
 {% for a in range(tile.tq) %}
