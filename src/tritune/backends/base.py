@@ -218,6 +218,11 @@ class Backend(ABC):
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32") -> Buffer:
         """A buffer of zeros. Raises OutOfMemoryError with the size asked for."""
 
+    def empty_together(self, *wanted: tuple[tuple[int, ...], DType]) -> list[Buffer]:
+        """Buffers of zeros (shape, dtype) that ops use together: a backend may lay them side by side, so that they can
+        be bound as one. Raises OutOfMemoryError with the size asked for."""
+        return [self.empty(shape, dtype) for shape, dtype in wanted]
+
     @abstractmethod
     def write(self, buffer: Buffer, array: Array) -> None:
         """Copy ``array`` (same number of elements; cast to the buffer's dtype) into ``buffer``."""

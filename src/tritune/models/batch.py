@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tritune.backends.base import Backend, Rows
+from tritune.backends.base import Backend, DType, Rows
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,11 @@ class RowBuffers:
         self.max_rows = max_rows
         self.max_sequences = max_sequences
         self.max_blocks = max_blocks
+        integers: tuple[tuple[int, ...], DType] = (max_rows,), "i32"
+        q_start: tuple[tuple[int, ...], DType] = (max_sequences + 1,), "i32"
+        made = backend.empty_together(integers, integers, integers, q_start, integers, ((max_rows,), "f32"))
         self.rows = Rows(
-            tokens=backend.empty((max_rows,), "i32"),
-            positions=backend.empty((max_rows,), "i32"),
-            sequence=backend.empty((max_rows,), "i32"),
-            q_start=backend.empty((max_sequences + 1,), "i32"),
-            slot=backend.empty((max_rows,), "i32"),
-            multiplier=backend.empty((max_rows,)),
-            block_tables=backend.empty((max_sequences, max_blocks), "i32") if max_blocks else None,
+            *made, block_tables=backend.empty((max_sequences, max_blocks), "i32") if max_blocks else None
         )
 
     def bucket(self, count: int) -> Rows:

@@ -65,7 +65,7 @@ class QuantBuffers:
     def make(cls, backend: Backend, config: ModelConfig, rows: int) -> QuantBuffers:
         """Room for ``rows`` rows of the model's widest linear input."""
         widest = max(config.hidden_size, config.q_size, config.intermediate_size)
-        return cls(backend.empty((rows * widest,), "i8"), backend.empty((rows,)))
+        return cls(*backend.empty_together(((rows * widest,), "i8"), ((rows,), "f32")))
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,10 @@ class WebGPUCore(Backend):
         """See Backend.empty."""
         return self.memory.empty(shape, dtype)
 
+    def empty_together(self, *wanted: tuple[tuple[int, ...], DType]) -> list[Buffer]:
+        """See Backend.empty_together."""
+        return list(self.memory.empty_together(wanted))
+
     def scratch(self, name: str, size: int) -> Buffer:
         """f32 [size] of memory that an op needs only while it runs; the same for all calls of a name."""
         buffer = self._scratch.get(name)

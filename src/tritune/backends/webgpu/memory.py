@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from math import prod
 from threading import Lock
 from typing import Any
 
@@ -47,18 +49,26 @@ class Memory:
     # -- allocation -----------------------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], dtype: DType) -> WebGPUBuffer:
         """A buffer of zeros. Raises OutOfMemoryError with the size asked for."""
+        return self.empty_together([(shape, dtype)])[0]
+
+    def empty_together(self, wanted: Sequence[tuple[tuple[int, ...], DType]]) -> list[WebGPUBuffer]:
+        """Buffers of zeros, one behind the other in one block. Raises OutOfMemoryError with the size asked for."""
         self._check_open()
-        if any(side < 0 for side in shape):
-            raise DeviceError(f"a buffer cannot have the shape {shape}")
-        count = 1
-        for side in shape:
-            count *= int(side)
-        size = round_up(max(count * item_bytes(dtype), 4), BLOCK_ALIGNMENT)
+        offsets, size = list[int](), 0
+        for shape, dtype in wanted:
+            if any(side < 0 for side in shape):
+                raise DeviceError(f"a buffer cannot have the shape {shape}")
+            offsets.append(size)
+            size += round_up(max(prod(int(side) for side in shape) * item_bytes(dtype), 4), BLOCK_ALIGNMENT)
         block = self._take(size)
         if block.offset < block.arena.fresh:
             self._clear(block.arena, block.offset, min(size, block.arena.fresh - block.offset))
         block.arena.fresh = max(block.arena.fresh, block.offset + size)
-        return WebGPUBuffer(block, block.offset, tuple(shape), dtype, self._device.alignment)
+        alignment = self._device.alignment
+        return [
+            WebGPUBuffer(block, block.offset + offset, tuple(shape), dtype, alignment)
+            for offset, (shape, dtype) in zip(offsets, wanted, strict=True)
+        ]
 
     def _check_open(self) -> None:
         if self.closed:
