@@ -13,7 +13,19 @@ Arguments = dict[str, Any]
 Hook = Callable[[Backend, Arguments, Callable[[], None]], None]
 """Called in place of an op with the backend, the op's arguments by name, and what runs the op."""
 
-MEMORY = {"empty", "empty_together", "write", "read", "upload", "pack_ternary", "table", "close", "record", "submit", "synchronize"}
+MEMORY = {
+    "empty",
+    "empty_together",
+    "write",
+    "read",
+    "upload",
+    "pack_ternary",
+    "table",
+    "close",
+    "record",
+    "submit",
+    "synchronize",
+}
 OPS = {
     name
     for name, value in inspect.getmembers(Backend, inspect.isfunction)

@@ -32,9 +32,7 @@ class RowBuffers:
         integers: tuple[tuple[int, ...], DType] = (max_rows,), "i32"
         q_start: tuple[tuple[int, ...], DType] = (max_sequences + 1,), "i32"
         made = backend.empty_together(integers, integers, integers, q_start, integers, ((max_rows,), "f32"))
-        self.rows = Rows(
-            *made, block_tables=backend.empty((max_sequences, max_blocks), "i32") if max_blocks else None
-        )
+        self.rows = Rows(*made, block_tables=backend.empty((max_sequences, max_blocks), "i32") if max_blocks else None)
 
     def bucket(self, count: int) -> Rows:
         """The first ``count`` rows."""

@@ -256,8 +256,7 @@ class HeadBuffers:
         self._state = backend.empty((size, len(SAMPLE_STATE)), "u32")
         self._seen = backend.empty((size, words), "u32")
         self._allowed = backend.empty((size, words), "u32")
-        self.token = backend.empty((size,), "i32")
-        self.logprob = backend.empty((size,))
+        self.token, self.logprob = backend.empty_together(((size,), "i32"), ((size,), "f32"))
         self._program: Program | None = None
 
     def write_index(self, rows: NDArray[np.int32]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tritune.backends.base import Rows
 from tritune.backends.numpy import NumpyBackend
 from tritune.backends.profile import Profile
 from tritune.errors import DeviceError
+from tritune.ops.rope import rope_table
 
 
 @pytest.fixture
@@ -40,6 +42,57 @@ def test_a_profile_counts_ops_kernels_and_work(webgpu, recorded):
     assert logits.flops == 4 * 2 * 2 * 8 * 40
     assert logits.nbytes == 4 * 4 * (2 * 8 + 2 * 40 + 8 * 40)
     assert all(op.seconds > 0 for op in profile.ops.values())
+
+
+def work_of(webgpu, record):
+    """By op: calls, FLOPs, bytes and kernels of what ``record`` records."""
+    with webgpu.record() as program:
+        record()
+    with webgpu.profile() as profile:
+        program.run()
+    return {name: (op.calls, op.flops, op.nbytes, sorted(op.kernels)) for name, op in profile.ops.items()}
+
+
+def test_an_op_that_waited_for_the_next_one_is_counted_as_itself(webgpu):
+    """A norm is recorded late, since a linear might do its work too; no other op is told its time and bytes."""
+    x, gain, normed = webgpu.upload(np.ones((3, 64))), webgpu.upload(np.ones(64)), webgpu.empty((3, 64))
+    other = webgpu.empty((64,))
+    expected = {
+        "rms_norm_quant": (1, 0, 4 * 64 * (3 + 1 + 3), ["rms_norm_quant"]),
+        "zero": (1, 0, 4 * 64, ["zero"]),
+    }
+
+    def norm():
+        webgpu.rms_norm_quant(x, gain, 1e-5, normed, None, None)
+
+    assert work_of(webgpu, lambda: (norm(), webgpu.zero(other))) == expected
+    assert work_of(webgpu, lambda: (webgpu.zero(other), norm())) == expected
+
+
+def test_the_work_of_an_op_that_another_one_does_is_counted_there(webgpu):
+    """The attention of a single row rotates its query too."""
+    heads = (4, 2, 16)
+    rows = Rows(
+        *(webgpu.upload(np.array(v), "i32") for v in ([0], [5], [0], [0, 1], [0])),
+        webgpu.upload(np.ones(1)),
+        block_tables=webgpu.upload(np.zeros((1, 1)), "i32"),
+    )
+    qkv, table = webgpu.upload(np.ones((1, 128))), webgpu.upload(rope_table(64, 16, 10000.0))
+    k, v = webgpu.empty((1, 2, 32, 16), "f16"), webgpu.empty((1, 2, 32, 16), "f16")
+    q, o, other = webgpu.empty((1, 64)), webgpu.empty((1, 64)), webgpu.empty((64,))
+
+    def record(between):
+        webgpu.rope_cache(qkv, table, rows, q, k, v, *heads)
+        if between:
+            webgpu.zero(other)
+        webgpu.paged_attention(q, k, v, rows, o, *heads)
+
+    apart = work_of(webgpu, lambda: record(True))
+    together = work_of(webgpu, lambda: record(False))
+    assert set(apart) == {"rope_cache", "zero", "paged_attention"}
+    assert set(together) == {"paged_attention"}
+    for what in (1, 2):
+        assert together["paged_attention"][what] == apart["rope_cache"][what] + apart["paged_attention"][what] > 0
 
 
 def test_outside_of_a_profile_nothing_is_timed(webgpu, recorded):

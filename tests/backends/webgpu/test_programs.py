@@ -298,6 +298,22 @@ def test_results_of_the_last_two_runs_are_kept(webgpu):
     assert program.previous_result(x).tolist() == program.result(x).tolist() == [3] * 4
 
 
+def test_fetched_buffers_that_lie_side_by_side_are_one_copy(webgpu, rng):
+    together = webgpu.empty_together(((3,), "i32"), ((5,), "f32"), ((130,), "u32"))
+    apart = webgpu.empty((40,))
+    views = [together[2].view(64, (66,)), together[2].view(64, (2,))]
+    with webgpu.record() as program:
+        for buffer in (apart, *reversed(together), *views):
+            program.fetch(buffer)
+    assert len(program.copies) <= 2
+    for _ in range(2):
+        for buffer in (apart, *together):
+            webgpu.write(buffer, rng.integers(0, 1000, buffer.size))
+        program.run()
+        for buffer in (apart, *together, *views):
+            np.testing.assert_array_equal(program.result(buffer), webgpu.read(buffer))
+
+
 def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
     waits = []
     wait_for = webgpu.device.wait_for
@@ -314,7 +330,7 @@ def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
 def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tritune.backends.cpu._native", None)
     backend = opened()
-    assert backend._runner._replay.__name__ == "from_python"
+    assert backend._runner._encoder._replay.__name__ == "from_python"
     x = rng.integers(-128, 128, (2, 8)).astype(np.int8)
     bound, y, z = backend.upload(x, "i8"), backend.empty((2, 3)), backend.upload(np.ones((4,)))
     with backend.record() as program:

@@ -21,6 +21,7 @@ from .prepare import Preparer
 from .profile import Profiler
 from .program import WebGPUProgram
 from .runner import Runner
+from .work import RecordedOp
 
 # Rows of a prompt at once, by kind of adapter: a large GPU is not full with the products of 512.
 _PREFILL_ROWS = {"discrete": 2048, "integrated": 512}
@@ -57,6 +58,7 @@ class WebGPUCore(Backend):
         self._runner = Runner(self.device, self.memory, self.stats)
         self.recording: WebGPUProgram | None = None
         self._held: Held | None = None
+        self._held_op: RecordedOp | None = None  # where the program counts it
         self._scratch: dict[str, Buffer] = {}
         self._programs: WeakSet[WebGPUProgram] = WeakSet()
         self.closed = False
@@ -97,13 +99,15 @@ class WebGPUCore(Backend):
             op.run()
             return
         self._record_held()
-        self._held = op
+        self._held, self._held_op = op, self.recording.op
 
     def take(self, kind: type[HeldOp], wanted: Callable[[HeldOp], bool]) -> HeldOp | None:
         """The op that was recorded last, if it is held and wanted; it is then the caller's to run."""
         held = self._held
         if isinstance(held, kind) and wanted(held):
             self._held = None
+            if self.recording is not None:
+                self.recording.recorded_with(self._held_op)
             return held
         return None
 
@@ -111,6 +115,8 @@ class WebGPUCore(Backend):
         held, self._held = self._held, None
         if held is not None:
             held.run()
+            if self.recording is not None:
+                self.recording.recorded_late(self._held_op)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     @property

@@ -9,12 +9,12 @@ from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritune.backends.base import Array, Buffer, Program
 from tritune.errors import DeviceError
 
-from .buffers import Bytes, WebGPUBuffer, as_array, own_buffer, round_up
+from .buffers import BLOCK_ALIGNMENT, Bytes, WebGPUBuffer, as_array, own_buffer, round_up
 from .prepare import Dispatch
 from .replay import Items
 from .work import RecordedOp, Work
@@ -43,6 +43,20 @@ class Staging:
     contents: Bytes | None = None  # of that run, once they were asked for
 
 
+class Copy(NamedTuple):
+    """Bytes of an arena, and where they go in staging."""
+
+    source: Any
+    start: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where they end in the arena."""
+        return self.start + self.size
+
+
 class WebGPUProgram(Program):
     """See Program: dispatches in the order of their recording, then copies of the fetched buffers into staging."""
 
@@ -50,9 +64,11 @@ class WebGPUProgram(Program):
         self._runner = runner
         self.dispatches: list[Dispatch] = []
         self.ops: list[RecordedOp] = []
-        self.inside_op = False
+        self.op: RecordedOp | None = None  # that is being recorded
         self.parts: list[Part] = []
-        self.fetched: dict[tuple[int, int, int], tuple[WebGPUBuffer, int]] = {}  # buffer and its offset in staging
+        self.fetched: dict[tuple[int, int, int], WebGPUBuffer] = {}
+        self.copies: list[Copy] = []
+        self._offsets: dict[tuple[int, int, int], int] = {}  # in staging
         self._staging: list[Staging] = []  # the next run's first
         self._staging_bytes = 0
         self.sealed = False
@@ -61,12 +77,27 @@ class WebGPUProgram(Program):
     @contextmanager
     def noting(self, name: str, work: Work) -> Generator[None]:
         """The dispatches recorded inside are those of an op."""
-        start, self.inside_op = len(self.dispatches), True
+        op = self.op = RecordedOp(name, len(self.dispatches), -1, work)
         try:
             yield
         finally:
-            self.inside_op = False
-        self.ops.append(RecordedOp(name, start, len(self.dispatches), work))
+            self.op = None
+        op.end = len(self.dispatches)
+        self.ops.append(op)
+
+    def recorded_late(self, op: RecordedOp | None) -> None:
+        """The last dispatches are those of ``op``, which waited for what is recorded now: that begins behind them."""
+        if op is self.op:
+            return
+        if op is not None:
+            op.end = len(self.dispatches)
+        if self.op is not None:
+            self.op.start = len(self.dispatches)
+
+    def recorded_with(self, op: RecordedOp | None) -> None:
+        """What is recorded now does the work of ``op`` too, unless that has dispatches of its own, which count it."""
+        if self.op is not None and op is not None and op.start == op.end:
+            self.op.work += op.work
 
     def op_of(self, dispatch: int) -> RecordedOp | None:
         """The op that a dispatch belongs to, if it belongs to one."""
@@ -78,17 +109,29 @@ class WebGPUProgram(Program):
         if self.sealed:
             raise DeviceError("fetch() belongs inside of the recording")
         bound = own_buffer(buffer)
-        if _key(bound) not in self.fetched:
-            self.fetched[_key(bound)] = (bound, self._staging_bytes)
-            self._staging_bytes += round_up(max(bound.nbytes, 4), 8)
+        self.fetched[_key(bound)] = bound
 
     def seal(self) -> None:
         """End the recording: make the staging buffers, look up the raw ids."""
+        self._plan_copies()
         if self._staging_bytes:
             create = self._runner.memory.create_buffer
             self._staging = [Staging(create(self._staging_bytes, "COPY_DST|MAP_READ")) for _ in range(KEPT_RUNS)]
         self.parts = self._runner.parts_of(self)
         self.sealed = True
+
+    def _plan_copies(self) -> None:
+        """One copy for fetched buffers that lie side by side, as those of one block may."""
+        for key, buffer in sorted(self.fetched.items()):
+            last, end = self.copies[-1] if self.copies else None, buffer.offset + max(buffer.nbytes, 4)
+            if last is not None and last.source is buffer.arena.handle and buffer.offset - last.end <= BLOCK_ALIGNMENT:
+                self.copies[-1] = last = last._replace(size=max(last.end, end) - last.start)
+            else:
+                size = end - buffer.offset
+                last = Copy(buffer.arena.handle, buffer.offset, round_up(self._staging_bytes, 8), size)
+                self.copies.append(last)
+            self._offsets[key] = last.offset + buffer.offset - last.start
+            self._staging_bytes = last.offset + last.size
 
     # -- running ------------------------------------------------------------------------------------------------------
     def next_staging(self) -> Staging | None:
@@ -121,7 +164,7 @@ class WebGPUProgram(Program):
             raise DeviceError("result() before the program has run")
         if staging.contents is None:
             staging.contents = self._runner.memory.map_and_copy(staging.handle, self._staging_bytes, staging.submission)
-        _, offset = self.fetched[_key(bound)]
+        offset = self._offsets[_key(bound)]
         return as_array(staging.contents[offset : offset + bound.nbytes], bound).copy()
 
     def close(self) -> None:
@@ -132,6 +175,7 @@ class WebGPUProgram(Program):
         self.dispatches.clear()
         self.ops.clear()
         self.parts.clear()
+        self.copies.clear()
 
     def __del__(self) -> None:
         self.close()

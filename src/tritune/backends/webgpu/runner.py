@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from tritune.backends.base import Stats
 from tritune.errors import DeviceError
 
+from .commands import Encoder
 from .device import Device
 from .memory import Memory
 from .prepare import Dispatch
 from .profile import Profiler, bytes_of
-from .program import Part, Staging, WebGPUProgram
-from .replay import Items, raw_items, replayer
+from .program import Part, WebGPUProgram
+from .replay import raw_items
 
 AHEAD = 2
 """Submits that the device has not finished when another one is made."""
@@ -35,17 +35,10 @@ class Runner:
     """Encodes and submits."""
 
     def __init__(self, device: Device, memory: Memory, stats: Stats) -> None:
-        from wgpu.backends.wgpu_native._api import libf
-        from wgpu.backends.wgpu_native._ffi import ffi, lib
-
         self._device = device
         self.memory = memory
         self._stats = stats
-        self._lib: Any = lib
-        self._checked_lib: Any = libf
-        self._ffi: Any = ffi
-        self._replay = replayer()
-        self._commands: Any = self._ffi.new("WGPUCommandBuffer[1]")
+        self._encoder = Encoder(device)
         self._in_flight: deque[int] = deque()
         self.profiler: Profiler | None = None
         """Takes the times of what is submitted, while there is one."""
@@ -59,9 +52,9 @@ class Runner:
     def run_now(self, dispatch: Dispatch) -> None:
         """Run one dispatch in a submit of its own."""
         with self._device.errors(f"running kernel {dispatch.kernel}"):
-            encoder = self._begin()
-            self._encode(encoder, raw_items([dispatch]))
-            self._finish(encoder, [])
+            self._encoder.begin()
+            self._encoder.dispatch(raw_items([dispatch]))
+            self._finish()
         self._stats.submits += 1
 
     def submit(self, programs: Sequence[WebGPUProgram]) -> None:
@@ -81,57 +74,28 @@ class Runner:
 
     def _submit(self, programs: Sequence[WebGPUProgram]) -> int:
         """Encode and submit; the number of the (last) submission."""
-        encoder, seconds, limit = self._begin(), 0.0, self._device.submit_seconds
-        written: list[Staging] = []  # by the current encoder
+        encoder, seconds, limit = self._encoder, 0.0, self._device.submit_seconds
+        encoder.begin()
         for program in programs:
             if self.profiler is not None:
-                self._finish(encoder, written)
+                self._finish()
                 self.profiler.run(program)
-                encoder = self._begin()
+                encoder.begin()
             for part in () if self.profiler is not None else program.parts:
                 if seconds > 0 and seconds + part.seconds > limit:
-                    self._finish(encoder, written)
-                    encoder, seconds = self._begin(), 0.0
-                self._encode(encoder, part.items)
+                    self._finish()
+                    encoder.begin()
+                    seconds = 0.0
+                encoder.dispatch(part.items)
                 seconds += part.seconds
             staging = program.next_staging()
             if staging is not None:
-                self._copy_results(encoder, program, staging)
-                written.append(staging)
-        return self._finish(encoder, written)
+                encoder.copy(program.copies, staging)
+        return self._finish()
 
-    # -- the calls of wgpu's C library: a third of the time of wgpu-py's methods. Their errors arrive in the error slot
-    # that the caller's ``Device.errors`` opened.
-    def _begin(self) -> Any:
-        return self._lib.wgpuDeviceCreateCommandEncoder(self._device.handle._internal, self._ffi.NULL)
-
-    def _finish(self, encoder: Any, written: list[Staging]) -> int:
-        """Submit; the number of the submission, which the staging buffers written by it are told."""
-        raw = self._lib
-        try:  # raises what went wrong with the encoder; what is invalid must not be submitted
-            self._commands[0] = commands = self._checked_lib.wgpuCommandEncoderFinish(encoder, self._ffi.NULL)
-        finally:
-            raw.wgpuCommandEncoderRelease(encoder)
-        submission = int(raw.wgpuQueueSubmitForIndex(self._device.queue._internal, 1, self._commands))
-        raw.wgpuCommandBufferRelease(commands)
+    def _finish(self) -> int:
         self._stats.queue_submits += 1
-        for staging in written:
-            staging.submission = submission
-        written.clear()
-        return submission
-
-    def _copy_results(self, encoder: Any, program: WebGPUProgram, staging: Staging) -> None:
-        copy, target = self._lib.wgpuCommandEncoderCopyBufferToBuffer, staging.handle._internal
-        for buffer, offset in program.fetched.values():
-            copy(encoder, buffer.arena.handle._internal, buffer.offset, target, offset, max(buffer.nbytes, 4))
-
-    def _encode(self, encoder: Any, items: Items) -> None:
-        """One compute pass."""
-        raw = self._lib
-        target = raw.wgpuCommandEncoderBeginComputePass(encoder, self._ffi.NULL)
-        self._replay(target, items)
-        raw.wgpuComputePassEncoderEnd(target)
-        raw.wgpuComputePassEncoderRelease(target)
+        return self._encoder.submit()
 
     # -- how long it takes --------------------------------------------------------------------------------------------
     def parts_of(self, program: WebGPUProgram) -> list[Part]:

@@ -24,8 +24,13 @@ class Work:
     nbytes: float | None = None
     exact: bool = True
 
+    def __add__(self, other: Work) -> Work:
+        """Of two ops in the same dispatches."""
+        nbytes = self.nbytes + other.nbytes if self.nbytes is not None and other.nbytes is not None else None
+        return Work(self.flops + other.flops, nbytes, self.exact and other.exact)
 
-@dataclass(frozen=True)
+
+@dataclass
 class RecordedOp:
     """An op of a program: its dispatches are those from ``start`` up to ``end``."""
 
@@ -139,7 +144,7 @@ def _noted(name: str, method: Callable[..., None], work: Callable[..., Work]) ->
     @functools.wraps(method)
     def op(self: Any, *args: Any, **kwargs: Any) -> None:
         program = self.recording
-        if program is None or program.inside_op:
+        if program is None or program.op is not None:
             method(self, *args, **kwargs)
             return
         bound = signature.bind(self, *args, **kwargs)
