@@ -63,6 +63,21 @@ def test_freed_memory_is_used_again(opened):
     assert backend.stats.bytes_allocated == before
 
 
+def test_buffers_made_one_after_the_other_share_an_arena(opened):
+    """However many holes there are elsewhere: each arena that a dispatch binds costs the host a barrier."""
+    backend = opened(arena_bytes=1 << 20)
+    held = [backend.empty((1000,)) for _ in range(4000)]
+    arenas = len({buffer.arena.serial for buffer in held})
+    assert arenas > 3
+    before = backend.stats.bytes_allocated
+    del held[::2]
+    gc.collect()
+    together = [backend.empty((1000,)) for _ in range(40)]
+    assert len({buffer.arena.serial for buffer in together}) == 1
+    held += [backend.empty((1000,)) for _ in range(1900)]  # the holes of all others are still used
+    assert backend.stats.bytes_allocated == before
+
+
 def test_a_large_buffer_is_given_back_to_the_driver(opened):
     backend = opened(arena_bytes=1 << 20)
     before = backend.stats.bytes_allocated

@@ -1,11 +1,11 @@
-"""Programs encoded and submitted: one command buffer and one submit, whatever the number of ops.
+"""Programs encoded and submitted: one command buffer, one pass and one submit, whatever the number of ops.
 
 The host runs ahead of the device by ``AHEAD`` submits: the next one is there when the device has done one, and what a
 user sees or interrupts is no older than that.
 
 A submit that would run for long is cut into several, one after the other: operating systems reset a GPU that does not
-answer for about two seconds, and it draws nobody's screen meanwhile. Between two dispatches of a pass WebGPU itself
-orders writes before reads.
+answer for about two seconds, and it draws nobody's screen meanwhile. A single dispatch is never cut. Between two
+dispatches of a pass WebGPU itself orders writes before reads.
 """
 
 from __future__ import annotations
