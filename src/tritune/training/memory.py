@@ -32,6 +32,10 @@ class _Counter:
         """Count a buffer."""
         self.bytes += int(np.prod(shape, dtype=np.int64)) * np.dtype(NUMPY_DTYPES[dtype]).itemsize
 
+    def empty_together(self, *wanted: tuple[tuple[int, ...], DType]) -> list[None]:
+        """Count buffers."""
+        return [self.empty(*one) for one in wanted]
+
 
 def training_bytes(
     config: ModelConfig, adapter: Adapter, rows: int, *, recompute: bool = True, floats: bool = False

@@ -177,9 +177,9 @@ class _Work:
     def op(self, name: str) -> Callable[[int], None]:
         """What is timed for a class of choices.py."""
         if name == "products, more rows":
-            return self._linear(self._rows, self._hidden, self._ffn)
+            return self._linear(self._rows, self._hidden, 2 * self._ffn)
         if name == "products, up to 64 rows":
-            return self._linear(64, self._hidden, self._ffn)
+            return self._linear(64, self._hidden, 2 * self._ffn)
         if name == "splits":
             return self._lora(self._rows, self._linear(self._rows // 4, self._ffn, self._hidden))
         rows = 1 if "1 to 2 rows" in name else 8
