@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,13 +11,12 @@ from linear_cases import Case, forward
 from tritune.backends.base import LoRA, Rows
 from tritune.backends.numpy import NumpyBackend
 from tritune.backends.webgpu import few_rows, few_rows_attention
-from tritune.backends.webgpu.few_rows_attention import AttentionShape, attention_shape
+from tritune.backends.webgpu.few_rows_attention import attention_shape
 from tritune.ops.linear import lora_up, ternary_product
 from tritune.ops.rope import rope_table
 
 EPS = 1e-5
 HEADS, KV_HEADS = 10, 2  # five query heads a key/value head: more than share one workgroup's loads
-BLOCK_SIZE = 16
 
 
 def close(found, expected, tolerance=2e-5):
@@ -26,32 +27,36 @@ def close(found, expected, tolerance=2e-5):
 class Chain:
     """rope_cache, paged_attention, the norm of its output and a linear with adapters, for T rows."""
 
-    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5, pool=3, head_dim=8):
+    def __init__(self, rng, positions, sequence, sub_norm=True, rank=5, pool=3, head_dim=8, block_size=16):
         self.head_dim, self.width = head_dim, HEADS * head_dim
         self.positions, self.sequence = np.array(positions), np.array(sequence)
         tokens = len(positions)
+        real = self.sequence[self.positions >= 0]
+        self.q_start = np.concatenate([[0], np.cumsum(np.bincount(real, minlength=1 + max(sequence)))])
         self.case = Case(rng, tokens, self.width, (12, 8), rank=rank, pool=pool)
         self.case.slot = np.arange(1, tokens + 1) % (pool + 1)
         self.qkv = rng.normal(size=(tokens, (HEADS + 2 * KV_HEADS) * self.head_dim))
         self.gain = rng.uniform(0.5, 2, self.width) if sub_norm else None
-        blocks = 1 + max(0, *positions) // BLOCK_SIZE
+        blocks = 1 + max(0, *positions) // block_size
         self.tables = rng.permutation((1 + max(sequence)) * blocks).reshape(-1, blocks)
-        self.caches = rng.normal(size=(2, self.tables.size, KV_HEADS, BLOCK_SIZE, self.head_dim)).astype(np.float16)
+        self.caches = rng.normal(size=(2, self.tables.size, KV_HEADS, block_size, self.head_dim)).astype(np.float16)
 
-    def run(self, backend, record):
+    def run(self, backend, record, apart=False):
         """All buffers after the chain, and the number of dispatches of the recorded program."""
         case, tokens = self.case, len(self.positions)
         rows = Rows(
             tokens=backend.upload(np.zeros(tokens), "i32"),
             positions=backend.upload(self.positions, "i32"),
             sequence=backend.upload(self.sequence, "i32"),
-            q_start=backend.upload(np.zeros(2), "i32"),
+            q_start=backend.upload(self.q_start, "i32"),
             slot=backend.upload(case.slot, "i32"),
             multiplier=backend.upload(case.multiplier),
             block_tables=backend.upload(self.tables, "i32"),
         )
         qkv, table = backend.upload(self.qkv), backend.upload(rope_table(512, self.head_dim, 10000.0))
         k_cache, v_cache = (backend.upload(cache, "f16") for cache in self.caches)
+        if apart:
+            rows = replace(rows, q_start=backend.upload(self.q_start, "i32"))
         q, o, y = backend.empty((tokens, self.width)), backend.empty((tokens, self.width)), backend.upload(case.y)
         gain = None if self.gain is None else backend.upload(self.gain)
         normed = None if gain is None else backend.empty((tokens, self.width))
@@ -112,23 +117,47 @@ def test_one_row(backend, rng, position, sub_norm):
     if position > 5:
         chain.case.round_adapters()
     found, count = chain.run(backend, record=True)
-    assert count == 3  # rotation and attention; norm and LoRA's first factor; product and LoRA's second factor
+    # Rotation and attention; norm and LoRA's first factor; product and LoRA's second factor.
+    assert count == 3 + backend.device.info.software
     chain.check(found)
 
 
-@pytest.mark.parametrize(("head_dim", "positions"), [(128, [300]), (40, [32]), (16, [70, 300, 5])])
-def test_any_split_of_attention(backend, rng, monkeypatch, head_dim, positions):
+@pytest.mark.parametrize(
+    ("head_dim", "positions", "block_size"),
+    [(128, [300], 32), (40, [32], 16), (32, [511], 32), (16, [70, 300, 5], 6), (32, [90, 4, 411], 5)],
+)
+def test_any_split_of_attention(backend, rng, monkeypatch, head_dim, positions, block_size):
     """The shapes of work that GPUs get, on whatever device there is."""
     shape = attention_shape(len(positions), 32768, software=False)
     monkeypatch.setattr(few_rows_attention, "attention_shape", lambda *_, **__: shape)
-    chain = Chain(rng, positions, range(len(positions)), head_dim=head_dim)
+    chain = Chain(rng, positions, range(len(positions)), head_dim=head_dim, block_size=block_size)
     found, _ = chain.run(backend, record=True)
     chain.check(found)
 
 
+def test_scores_are_added_up_within_subgroups(opened, rng):
+    """Where the smallest subgroup that the device may have holds all threads of a key."""
+    device = opened()
+    if not device.device.subgroups:
+        pytest.skip("the adapter has no subgroups")
+
+    def shuffles(backend, head_dim):
+        chain = Chain(rng, [40], [0], head_dim=head_dim)
+        found, _ = chain.run(backend, record=True)
+        chain.check(found)
+        program = backend._preparer.shaders._pipelines
+        return any("subgroupShuffleXor" in source for source, _ in program)
+
+    assert not shuffles(opened(subgroups=False), 32)
+    device.device.smallest_subgroup = 2
+    assert not shuffles(device, 32)
+    device.device.smallest_subgroup = 4
+    assert shuffles(device, 32)
+
+
 def test_attention_takes_little_workgroup_memory_where_there_is_little():
-    assert attention_shape(16, 32768, software=False).heads == 4
-    assert attention_shape(16, 16384, software=False) == AttentionShape(128, 2, 64)
+    assert attention_shape(1, 32768, software=False).keys == 8
+    assert attention_shape(1, 16384, software=False).keys == 4
 
 
 def test_a_spare_row(backend, rng):
@@ -152,8 +181,40 @@ def test_rows_of_several_sequences(backend, rng, monkeypatch, positions, sequenc
     monkeypatch.setattr(few_rows, "gemv_shape", lambda *_, **__: few_rows.GemvShape(64, 16, 1, 1, rows=4))
     chain = Chain(rng, positions, sequence)
     found, count = chain.run(backend, record=True)
-    assert count == 4
+    assert count == 3 + backend.device.info.software  # where rotation is a dispatch of its own
     chain.check(found)
+
+
+@pytest.mark.parametrize("software", [True, False])
+@pytest.mark.parametrize(
+    ("positions", "sequence"),
+    [
+        (list(range(16)), [0] * 16),
+        ([31, 32, 33, 34, 200, 0, 1, 2, -1, -1], [0, 0, 0, 0, 1, 2, 2, 2, 0, 0]),
+        ([*range(70, 84), 9], [0] * 14 + [1]),
+    ],
+)
+def test_rows_of_a_prompt_see_each_other(backend, rng, monkeypatch, positions, sequence, software):
+    """Their keys and values are not in the cache yet when attention begins, for one dispatch does both."""
+    shape = replace(attention_shape(3, 32768, software=software), threads=32, rope=True)
+    monkeypatch.setattr(few_rows_attention, "attention_shape", lambda *_, **__: shape)
+    monkeypatch.setattr(few_rows, "gemv_shape", lambda *_, **__: few_rows.GemvShape(64, 16, 1, 1, rows=4))
+    chain = Chain(rng, positions, sequence, head_dim=16)
+    found, count = chain.run(backend, record=True)
+    assert count == 3
+    chain.check(found)
+
+
+def test_rows_described_far_apart(backend, rng, monkeypatch):
+    """Attention needs more buffers than a kernel may bind unless positions, sequences and their starts lie together."""
+    shape = attention_shape(3, 32768, software=False)
+    monkeypatch.setattr(few_rows_attention, "attention_shape", lambda *_, **__: shape)
+    monkeypatch.setattr(few_rows, "gemv_shape", lambda *_, **__: few_rows.GemvShape(64, 16, 1, 1, rows=4))
+    chain = Chain(rng, [20, 21, 7], [0, 0, 1])
+    for apart in (False, True):
+        found, count = chain.run(backend, record=True, apart=apart)
+        assert count == 3 + apart
+        chain.check(found)
 
 
 def test_each_op_alone_leaves_the_same(backend, rng):

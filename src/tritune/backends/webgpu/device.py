@@ -23,6 +23,9 @@ KINDS = ("discrete", "integrated", "unknown", "software")
 """Kinds of adapter, best first."""
 
 _KIND_OF_TYPE = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "software"}
+_SUBGROUPS = {0x10DE: 32, 0x1002: 32, 0x8086: 8}
+"""Threads of the smallest subgroup of NVIDIA's, AMD's and Intel's GPUs, which wgpu-native does not tell; elsewhere 4,
+which is what WebGPU promises."""
 _BACKENDS = ("Vulkan", "Metal", "D3D12", "OpenGL")  # the order in which the same GPU is preferred
 _INSTALL_HINT = (
     "no Vulkan driver was found: install your GPU's driver with Vulkan support (for a software one on Debian or "
@@ -138,6 +141,7 @@ class Device:
                 raise DeviceError(f"{info.name}: the driver refused to open the device: {one_line(error)}") from error
         self.queue: Any = self.handle.queue
         self.subgroups = options.subgroups and "subgroup" in info.features
+        self.smallest_subgroup = _SUBGROUPS.get(info.vendor_id, 4)
         self.max_binding = info.limits["max-storage-buffer-binding-size"]
         if options.max_binding_bytes is not None:
             self.max_binding = min(self.max_binding, options.max_binding_bytes)

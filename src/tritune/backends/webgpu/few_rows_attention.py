@@ -1,20 +1,24 @@
 """Attention of at most FEW_ROWS rows over the cache, as in decoding: the context split over workgroups.
 
-Recorded one after the other, rope_cache and paged_attention of one row are one dispatch, and the splits are joined by
-the norm that follows (see HeldNorm).
+Recorded one after the other, rope_cache and paged_attention are one dispatch, and the splits are joined by the norm
+that follows (see HeldNorm).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from tritune.backends.base import Buffer, Rows
 
 from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
 
-_SPLITS = 16
+_SHARES = 16
+"""Groups of threads of a workgroup, whose sums are joined one by one: more only to make it _LEAST_THREADS."""
+_LEAST_THREADS = 64
+_LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -22,25 +26,30 @@ class AttentionShape:
     """How paged_attention_rows.wgsl splits its work: see there."""
 
     threads: int
+    """Threads of a workgroup, about."""
     heads: int
     """Query heads that share the loads of their keys and values: the more, the less is loaded, and the longer a
     workgroup takes, which counts where one or two rows do not fill the device."""
-    tile: int
-    """Keys of a workgroup at a time, about."""
-    keys: int = 4
+    keys: int
     """Keys of a thread at a time, at most."""
+    splits: int
+    """Workgroups over which the context is split, at most. What joins them takes longer the more there are."""
+    rope: bool = True
+    """Whether rope_cache is done too, which each workgroup then does for its heads."""
 
 
 def attention_shape(rows: int, workgroup_storage: int, *, software: bool) -> AttentionShape:
     """The shape for ``rows`` rows; measured on an H200."""
     if software:
-        return AttentionShape(64, 4, 16)
-    return AttentionShape(128, 2 if rows <= 2 or workgroup_storage < 32768 else 4, 64)
+        return AttentionShape(64, 4, 4, 1, rope=False)
+    if rows == 1:
+        return AttentionShape(256, 1, 8 if workgroup_storage >= 32768 else 4, 4)
+    return AttentionShape(128, 2, 4, 8 if rows <= 4 else 4)
 
 
 @dataclass(frozen=True)
 class HeldRope(Held):
-    """A rope_cache, which the attention of a single row can do itself."""
+    """A rope_cache, which the attention of its rows can do itself."""
 
     dispatch: Callable[[], None]
     qkv: Buffer
@@ -57,7 +66,7 @@ class HeldRope(Held):
     def feeds(self, q: Buffer, k_cache: Buffer, v_cache: Buffer, rows: Rows) -> bool:
         """Whether it rotates what an attention reads, and the kernel can do both."""
         pairs = ((self.q, q), (self.k_cache, k_cache), (self.v_cache, v_cache), (self.rows.positions, rows.positions))
-        return q.shape[0] == 1 and k_cache.shape[3] % 8 == 0 and all(same_memory(a, b) for a, b in pairs)
+        return k_cache.shape[3] % 8 == 0 and all(same_memory(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -97,53 +106,47 @@ class FewRowsAttention(WebGPUCore):
     ) -> bool:
         """See Backend.paged_attention. False when the kernel cannot see all that it needs."""
         heads, kv_heads, head_dim = shape
-        num_rows, context = q.shape[0], block_tables.shape[1] * k_cache.shape[2]
-        software = self.device.info.software
-        storage = self.device.info.limits["max-compute-workgroup-storage-size"]
-        form = attention_shape(num_rows, storage, software=software)
+        num_rows, block_size = q.shape[0], k_cache.shape[2]
+        device = self.device
+        storage = device.info.limits["max-compute-workgroup-storage-size"]
+        form = attention_shape(num_rows, storage, software=device.info.software)
         half_cache = k_cache.dtype == "f16"
         width = 2 if half_cache and head_dim % 8 == 0 else 1
-        groups = form.threads // (head_dim // 4 // width)
-        keys = max(1, min(form.keys, form.tile // groups))
-        splits = self.device.options.attention_splits
+        lanes = head_dim // 4 // width
+        shares = max(1, min(form.threads // lanes, max(_SHARES, _LEAST_THREADS // lanes)))
+        keys = gcd(form.keys, block_size)
+        group = heads // kv_heads
+        together = min(form.heads, group)
+        splits = device.options.attention_splits
         if splits is None:
-            splits = 1 if software else splits_of(num_rows, context, groups * keys)
+            splits = min(form.splits, -(-block_tables.shape[1] * block_size // (shares * keys)))
         out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
         buffers = [q, k_cache, v_cache, block_tables, out]
-        per_row = covering([rows.positions, rows.sequence], buffers)
+        per_row = covering([rows.positions, rows.sequence, rows.q_start], buffers)
         if per_row is None:
             return False
-        rope = self.take(HeldRope, lambda held: held.feeds(q, k_cache, v_cache, rows))
-        group = min(form.heads, heads // kv_heads)
+        rope = self.take(HeldRope, lambda held: form.rope and held.feeds(q, k_cache, v_cache, rows))
         self.dispatch(
             "paged_attention_rows",
-            params=[
-                num_rows,
-                heads,
-                kv_heads,
-                block_tables.shape[1],
-                head_dim**-0.5,
-                *per_row[1],
-            ],
+            params=[num_rows, block_tables.shape[1], head_dim**-0.5 * _LOG2_E, *per_row[1]],
             buffers=[q, k_cache, v_cache, per_row[0], block_tables, out, *([rope.qkv, rope.table] if rope else [])],
-            grid=(num_rows, kv_heads * -(-heads // kv_heads // group), splits),
+            grid=(num_rows, kv_heads * -(-group // together), splits),
             variant={
                 "half_cache": half_cache,
                 "width": width,
                 "keys": keys,
                 "rope": rope is not None,
+                "alone": num_rows == 1,
                 "head_dim": head_dim,
-                "block_size": k_cache.shape[2],
-                "heads": group,
+                "block_size": block_size,
+                "group": group,
+                "kv_heads": kv_heads,
+                "heads": together,
                 "splits": splits,
-                "threads": form.threads,
+                "shares": shares,
+                "shuffle": device.subgroups and device.smallest_subgroup % lanes == 0,
             },
         )
         if splits > 1:
             self.hold(HeldCombine(self, out, o, splits, head_dim))
         return True
-
-
-def splits_of(rows: int, context: int, tile: int) -> int:
-    """Over how many workgroups the context of each row is split: enough to fill a GPU, none with nothing to do."""
-    return max(1, min(_SPLITS, 64 // rows, -(-context // tile)))

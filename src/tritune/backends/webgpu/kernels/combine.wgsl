@@ -16,7 +16,7 @@ fn attention_value(row: u32, i: u32) -> vec4<f32> {
     var whole = vec4<f32>();
 {% for s in range(splits) %}
     {
-        let weight = exp(stat{{ s }}.x - top);
+        let weight = exp2(stat{{ s }}.x - top);
         total += weight * stat{{ s }}.y;
         whole += weight * sum{{ s }};
     }

@@ -1,28 +1,31 @@
 {#
-paged_attention for few rows, its context split over workgroups, and for one row rope_cache with it (`rope`).
+paged_attention for few rows, its context split over workgroups, and rope_cache with it (`rope`).
 
-q, o f32 [T, H * d]; k_cache, v_cache [blocks, G, block_size, d], `half_cache`: f16, two to a word, else f32; per_row is
-one range of memory with positions i32 [T] and sequence i32 [T] at `positions_at`, `sequence_at`; block_tables i32
-[S, max_blocks]. rope: qkv f32 [1, (H + 2 G) * d] and table f32 [positions, d] (cos | sin) come in, q and the row's key
-and value go out, and the row attends to them without reading them back.
+q, o f32 [T, H * d], H = G * `group`; k_cache, v_cache [blocks, G, block_size, d], `half_cache`: f16, two to a word, else
+f32; per_row is one range of memory with positions i32 [T], sequence i32 [T] and q_start i32 [S + 1] at `positions_at`,
+`sequence_at`, `starts_at`; block_tables i32 [S, max_blocks]; scale: 1 / sqrt(d) * log2(e), for powers of two are what a GPU has.
+rope: qkv f32 [T, (H + 2 G) * d] and table f32 [positions, d] (cos | sin) come in, q and the rows' keys and values go
+out. Keys and values of the batch itself are taken from qkv: a row's own, and (unless `alone`, T = 1) those of the rows
+before it in its sequence, which have the positions before its own.
 
 `splits` 1: o is =, 0 in spare rows (position -1). More: out is f32 [T, H, splits, d] of unnormalised sums, then
-[T, H, splits, 4] of (largest score, sum of weights, 0, 0), for attention_value of combine.wgsl.
+[T, H, splits, 4] of (largest score in powers of two, sum of weights, 0, 0), for attention_value of combine.wgsl.
 
-Work: grid (T, G * ceil(H / G / heads), splits); a workgroup takes `heads` query heads of one key/value head, so that they
-share what is loaded. A thread has `width` vectors of 4 of `keys` keys and of their values at a time, all loads of which
-are under way together; the threads that share a key (lanes) add up its scores, and each such group keeps its own largest
-score and sums: groups are joined once, in the end.
+Work: grid (T, G * ceil(group / heads), splits); a workgroup takes `heads` query heads of one key/value head, so that
+they share what is loaded, and every splits-th tile of keys. It has `shares` groups of threads (lanes); a thread has `width` vectors of 4 of `keys` keys in a row
+(which lie in one block) and of their values at a time; the next ones are under way meanwhile. The threads that share a
+key (lanes) add up its scores, by `shuffle` where a subgroup has room for them: threads next to each other are in one
+subgroup. Each such group keeps its own largest score and sums: groups are joined once, in the end.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{{ prelude.params("T: u32", "H: u32", "G: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32") }}
+{{ prelude.params("T: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32", "starts_at: u32") }}
 {% set quads = head_dim // 4 %}
 {% set lanes = quads // width %}
-{% set shares = threads // lanes %}
+{% set threads = shares * lanes %}
 {% set tile = shares * keys %}
-{% set pairs = keys * heads %}
+{% set groups = (group + heads - 1) // heads %}
+{% set row_heads = (group + 2) * kv_heads %}
 {% set piece = ("vec4<u32>" if width == 2 else "vec2<u32>") if half_cache else "vec4<f32>" %}
-{% set together = heads if limits["max-compute-workgroup-storage-size"] >= 32768 else 1 %}
 {{ binding("q", "array<vec4<f32>>") }}
 {{ binding("k_cache", "array<" ~ piece ~ ">") }}
 {{ binding("v_cache", "array<" ~ piece ~ ">") }}
@@ -35,135 +38,192 @@ score and sums: groups are joined once, in the end.
 {% endif %}
 const LOWEST = -3.4028234e38;
 
-var<workgroup> row_context: u32;
-var<workgroup> parts: array<f32, {{ threads * pairs }}>;
-var<workgroup> scores: array<f32, {{ shares * pairs }}>;
+{% if not shuffle %}
+var<workgroup> row_facts: vec2<u32>;
+var<workgroup> parts: array<f32, {{ threads * keys * heads }}>;
+var<workgroup> scores: array<f32, {{ shares * keys * heads }}>;
+{% endif %}
 var<workgroup> tops: array<f32, {{ heads * shares }}>;
 var<workgroup> totals: array<f32, {{ heads * shares }}>;
-var<workgroup> gathered: array<vec4<f32>, {{ together * shares * quads }}>;
-{% if rope %}
-var<workgroup> query: array<vec4<f32>, {{ heads * quads }}>;
-var<workgroup> new_key: array<vec4<f32>, {{ quads }}>;
-var<workgroup> new_value: array<vec4<f32>, {{ quads }}>;
-
-// Vector i of a rotated head that begins at `first`.
-fn rotated(first: u32, i: u32, position: u32) -> vec4<f32> {
-    let half = i % {{ quads // 2 }}u;
-    let cosine = table[position * {{ quads }}u + half];
-    let sine = table[position * {{ quads }}u + {{ quads // 2 }}u + half];
-    let x = qkv[first + i];
-    let partner = qkv[first + select(half, half + {{ quads // 2 }}u, i < {{ quads // 2 }}u)];
-    return x * cosine + select(partner, -partner, i < {{ quads // 2 }}u) * sine;
-}
-{% endif %}
+var<workgroup> gathered: array<vec4<f32>, {{ heads * shares * quads }}>;
 
 {{ prelude.functions() }}
-{# Vector i of what a thread has of a key, and what is kept of the vectors named in a list. #}
+{# Vector i of what a thread has of a key, and the reverse: vectors <name>0 … as they are in the cache. #}
 {% macro expanded(name, i) %}{{ "vec4<f32>(load_f16x2(%s.%s), load_f16x2(%s.%s))" % (name, "xyzw"[2 * i], name, "xyzw"[2 * i + 1]) if half_cache else name }}{% endmacro %}
-{% macro packed(names) %}{% if half_cache %}{{ piece }}({% for name in names %}{{ ", " if not loop.first }}pack2x16float({{ name }}.xy), pack2x16float({{ name }}.zw){% endfor %}){% else %}{{ names[0] }}{% endif %}{% endmacro %}
+{% macro packed(name) %}{% if half_cache %}{{ piece }}({% for i in range(width) %}{{ ", " if i }}pack2x16float({{ name }}{{ i }}.xy), pack2x16float({{ name }}{{ i }}.zw){% endfor %}){% else %}{{ name }}0{% endif %}{% endmacro %}
 
 // Where the key (and the value) of a position begins in the caches, in pieces.
 fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
-    let block = u32(block_tables[row_sequence * params.max_blocks + position / {{ block_size }}u]);
-    return ((block * params.G + kv_head) * {{ block_size }}u + position % {{ block_size }}u) * {{ lanes }}u;
+    let block = u32(max(block_tables[row_sequence * params.max_blocks + position / {{ block_size }}u], 0));
+    return ((block * {{ kv_heads }}u + kv_head) * {{ block_size }}u + position % {{ block_size }}u) * {{ lanes }}u;
 }
+{# Where a thread's keys of the tile at tile_from begin; of tiles behind the context, somewhere before its end. #}
+{% macro find(tile_from) %}cache_start(row_sequence, min({{ tile_from }} + share * {{ keys }}u, {{ "last / %du * %du" % (keys, keys) if keys > 1 else "last" }}), kv_head) + lane{% endmacro %}
 
-{# Loads of the keys of the tile that begins at tile_from, and of the values of the same. #}
-{% macro load_keys() %}
-{% for u in range(keys) %}
-        start{{ u }} = cache_start(row_sequence, min(tile_from + share + {{ u * shares }}u, last), kv_head) + lane;
-{% endfor %}
-{% for u in range(keys) %}
-        k{{ u }} = k_cache[start{{ u }}];
+{# cosine<i> and sine<i> of a position, the sine with its sign. #}
+{% macro angles(cosine, sine, position) %}
+{% for i in range(width) %}
+        let {{ cosine }}{{ i }} = table[{{ position }} * {{ quads }}u + vector{{ i }} % {{ quads // 2 }}u];
+        let unsigned_{{ sine }}{{ i }} = table[{{ position }} * {{ quads }}u + {{ quads // 2 }}u + vector{{ i }} % {{ quads // 2 }}u];
+        let {{ sine }}{{ i }} = select(unsigned_{{ sine }}{{ i }}, -unsigned_{{ sine }}{{ i }}, vector{{ i }} < {{ quads // 2 }}u);
 {% endfor %}
 {% endmacro %}
-{% macro load_values() %}
-{% for u in range(keys) %}
-        v{{ u }} = v_cache[start{{ u }}];
+
+{# s<head>_<key>: the scores of `count` keys, of which a thread has x<key>_<i>. #}
+{% macro score(count) %}
+{% set pairs = count * heads %}
+{% if shuffle %}
+{% for r in range(heads) %}
+{% for u in range(count) %}
+        var s{{ r }}_{{ u }} = {% for i in range(width) %}{{ " + " if i }}dot(x{{ u }}_{{ i }}, query{{ r }}_{{ i }}){% endfor %};
+{% endfor %}
+{% endfor %}
+{% for step in [32, 16, 8, 4, 2, 1] if step < lanes %}
+{% for r in range(heads) %}
+{% for u in range(count) %}
+        s{{ r }}_{{ u }} += subgroupShuffleXor(s{{ r }}_{{ u }}, {{ step }}u);
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% else %}
+{% for r in range(heads) %}
+{% for u in range(count) %}
+        parts[(share * {{ pairs }}u + {{ u * heads + r }}u) * {{ lanes }}u + lane] = {% for i in range(width) %}{{ " + " if i }}dot(x{{ u }}_{{ i }}, query{{ r }}_{{ i }}){% endfor %};
+{% endfor %}
+{% endfor %}
+        workgroupBarrier();
+        for (var p = lane; p < {{ pairs }}u; p += {{ lanes }}u) {
+            let first = (share * {{ pairs }}u + p) * {{ lanes }}u;
+            scores[share * {{ pairs }}u + p] = {% for j in range(lanes) %}{{ " + " if j }}parts[first + (lane + {{ j }}u) % {{ lanes }}u]{% endfor %};
+        }
+        workgroupBarrier();
+{% for r in range(heads) %}
+{% for u in range(count) %}
+        var s{{ r }}_{{ u }} = scores[share * {{ pairs }}u + {{ u * heads + r }}u];
+{% endfor %}
+{% endfor %}
+{% endif %}
+{% endmacro %}
+
+{# The softmax over what a thread has seen goes on with the `count` keys of s<head>_<key> and their values v<key>. #}
+{% macro take_in(count) %}
+{% for r in range(heads) %}
+        let before{{ r }} = top{{ r }};
+{% for u in range(count) %}
+        s{{ r }}_{{ u }} = select(LOWEST, s{{ r }}_{{ u }}, inside{{ u }});
+        top{{ r }} = max(top{{ r }}, s{{ r }}_{{ u }});
+{% endfor %}
+        let shrink{{ r }} = exp2(before{{ r }} - top{{ r }});
+        total{{ r }} *= shrink{{ r }};
+{% for i in range(width) %}
+        sum{{ r }}_{{ i }} *= shrink{{ r }};
+{% endfor %}
+{% for u in range(count) %}
+        s{{ r }}_{{ u }} = exp2(s{{ r }}_{{ u }} - top{{ r }});
+        total{{ r }} += s{{ r }}_{{ u }};
+{% endfor %}
+{% endfor %}
+{% for u in range(count) %}
+{% for i in range(width) %}
+        let y{{ u }}_{{ i }} = {{ expanded("v%d" % u, i) }};
+{% for r in range(heads) %}
+        sum{{ r }}_{{ i }} += s{{ r }}_{{ u }} * y{{ u }}_{{ i }};
+{% endfor %}
+{% endfor %}
 {% endfor %}
 {% endmacro %}
 
 {{ prelude.main(threads) }}
     let row = wg.x;
-    let groups = (params.H / params.G + {{ heads - 1 }}u) / {{ heads }}u;
-    let kv_head = wg.y / groups;
-    let in_group = (wg.y % groups) * {{ heads }}u;
+    let kv_head = wg.y / {{ groups }}u;
+    let in_group = (wg.y % {{ groups }}u) * {{ heads }}u;
     let split = wg.z;
-    let first_head = kv_head * (params.H / params.G) + in_group;
-    let used_heads = min({{ heads }}u, params.H / params.G - in_group);
-    let position = per_row[params.positions_at + row];
-    let row_sequence = u32(per_row[params.sequence_at + row]);
+    let first_head = kv_head * {{ group }}u + in_group;
     let share = li / {{ lanes }}u;
     let lane = li % {{ lanes }}u;
+{% for i in range(width) %}
+    let vector{{ i }} = lane * {{ width }}u + {{ i }}u;
+    let partner{{ i }} = (vector{{ i }} + {{ quads // 2 }}u) % {{ quads }}u;
+{% endfor %}
+{% for r in range(heads) %}
+    let head{{ r }} = min(first_head + {{ r }}u, (kv_head + 1u) * {{ group }}u - 1u);
+{% endfor %}
+    let position = per_row[params.positions_at + row];
+    let row_sequence = u32(per_row[params.sequence_at + row]);
     let last = u32(max(position, 0));
-    let own_context = u32(max(position + 1, 0));
-    let chunk = max((own_context + {{ splits - 1 }}u) / {{ splits }}u, {{ tile }}u);
-    let begin = min(split * chunk, own_context);
-    var tile_from = begin;
-{% for u in range(keys) %}
-    var start{{ u }}: u32;
-    var k{{ u }}: {{ piece }};
-    var v{{ u }}: {{ piece }};
-{% endfor %}
-    // What is asked for first is under way while the query is made ready. A spare row has no block that could be read.
-    if position >= 0 {
-{{ load_keys() }}
-{{ load_values() }}
-    }
-{% if not rope %}
-{% for r in range(heads) %}
-{% for i in range(width) %}
-    let query{{ r }}_{{ i }} = q[(row * params.H + first_head + min({{ r }}u, used_heads - 1u)) * {{ quads }}u + lane * {{ width }}u + {{ i }}u] * params.scale;
-{% endfor %}
-{% endfor %}
-{% endif %}
-    if li == 0u { row_context = own_context; }
-    let context = workgroupUniformLoad(&row_context);
 {% if rope %}
-    // Query heads, then the key, then the value.
-    for (var i = li; i < {{ (heads + 2) * lanes }}u && context > 0u; i += {{ threads }}u) {
-        let item = i / {{ lanes }}u;
-        let piece = i % {{ lanes }}u;
-        let source = select(select(params.H + params.G + kv_head, params.H + kv_head, item == {{ heads }}u), first_head + min(item, used_heads - 1u), item < {{ heads }}u) * {{ quads }}u;
-        let vector = piece * {{ width }}u;
-        let here = cache_start(row_sequence, last, kv_head) + piece;
-        let writes = split == 0u && in_group == 0u;
-{% set names = ["turned0", "turned1"][:width] %}
-        if item <= {{ heads }}u {
+    // Everything that is needed is asked for before anything is waited for.
 {% for i in range(width) %}
-            let turned{{ i }} = rotated(source, vector + {{ i }}u, last);
+{% for r in range(heads) %}
+    let given{{ r }}_{{ i }} = qkv[(row * {{ row_heads }}u + head{{ r }}) * {{ quads }}u + vector{{ i }}];
+    let paired{{ r }}_{{ i }} = qkv[(row * {{ row_heads }}u + head{{ r }}) * {{ quads }}u + partner{{ i }}];
 {% endfor %}
-            if item == {{ heads }}u {
-                let k = {{ packed(names) }};
+    var given_key{{ i }}: vec4<f32>;
+    var paired_key{{ i }}: vec4<f32>;
+    var given_value{{ i }}: vec4<f32>;
+{% endfor %}
+    let own_split = split == {{ splits - 1 }}u;  // which has a tile less than others, or as many
+    if own_split {
+        let own_at = (row * {{ row_heads }}u + {{ group * kv_heads }}u + kv_head) * {{ quads }}u;
 {% for i in range(width) %}
-                new_key[vector + {{ i }}u] = {{ expanded("k", i) }};
+        given_key{{ i }} = qkv[own_at + vector{{ i }}];
+        paired_key{{ i }} = qkv[own_at + partner{{ i }}];
+        given_value{{ i }} = qkv[own_at + {{ kv_heads * quads }}u + vector{{ i }}];
 {% endfor %}
-                if writes { k_cache[here] = k; }
-            } else {
-{% for i in range(width) %}
-                query[item * {{ quads }}u + vector + {{ i }}u] = turned{{ i }} * params.scale;
-                if split == 0u && item < used_heads { q[(first_head + item) * {{ quads }}u + vector + {{ i }}u] = turned{{ i }}; }
-{% endfor %}
-            }
-        } else {
-{% for i in range(width) %}
-            let turned{{ i }} = qkv[source + vector + {{ i }}u];
-{% endfor %}
-            let v = {{ packed(names) }};
-{% for i in range(width) %}
-            new_value[vector + {{ i }}u] = {{ expanded("v", i) }};
-{% endfor %}
-            if writes { v_cache[here] = v; }
-        }
     }
-    workgroupBarrier();
+    let first_row = {{ "row" if alone else "u32(per_row[params.starts_at + row_sequence])" }};
+    let cached = max(last, row - first_row) - (row - first_row);
+{% else %}
+    let cached = u32(max(position + 1, 0));
+{% endif %}
+    var tile_from = split * {{ tile }}u;
+    var start = {{ find("tile_from") }};
+{% for u in range(keys) %}
+    var k{{ u }} = k_cache[start + {{ u * lanes }}u];
+{% endfor %}
+{% for u in range(keys) %}
+    var v{{ u }} = v_cache[start + {{ u * lanes }}u];
+{% endfor %}
+    start = {{ find("tile_from + %du" % (splits * tile)) }};
+{% if rope %}
+    var own_start = 0u;
+    if own_split {
+        own_start = cache_start(row_sequence, last, kv_head) + lane;
+    }
+{{ angles("cosine", "sine", "last") }}
 {% for r in range(heads) %}
 {% for i in range(width) %}
-    let query{{ r }}_{{ i }} = query[{{ r * quads }}u + lane * {{ width }}u + {{ i }}u];
+    let turned{{ r }}_{{ i }} = given{{ r }}_{{ i }} * cosine{{ i }} + paired{{ r }}_{{ i }} * sine{{ i }};
+    let query{{ r }}_{{ i }} = turned{{ r }}_{{ i }} * params.scale;
+{% endfor %}
+{% endfor %}
+    if position >= 0 && split == 0u && share == 0u {
+{% for r in range(heads) %}
+{% for i in range(width) %}
+        q[(row * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + vector{{ i }}] = turned{{ r }}_{{ i }};
+{% endfor %}
+{% endfor %}
+    }
+{% else %}
+{% for r in range(heads) %}
+{% for i in range(width) %}
+    let query{{ r }}_{{ i }} = q[(row * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + vector{{ i }}] * params.scale;
 {% endfor %}
 {% endfor %}
 {% endif %}
-    let end = min(begin + chunk, context);
+{% set others = rope and not alone %}
+{% if shuffle %}
+    let end = cached;
+    let real = position >= 0;
+{{ "    let begin_row = first_row;" if others }}
+{% else %}
+    // Barriers need what decides about them to be the same for the whole workgroup beyond doubt.
+    if li == 0u { row_facts = vec2<u32>(select(0u, cached + 1u, position >= 0), {{ "first_row" if others else "0u" }}); }
+    let facts = workgroupUniformLoad(&row_facts);
+    let end = max(facts.x, 1u) - 1u;
+    let real = facts.x > 0u;
+{{ "    let begin_row = facts.y;" if others }}
+{% endif %}
 {% for r in range(heads) %}
     var top{{ r }} = LOWEST;
     var total{{ r }} = 0.0;
@@ -171,118 +231,120 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     var sum{{ r }}_{{ i }} = vec4<f32>();
 {% endfor %}
 {% endfor %}
+{% if rope %}
+    var own_key: {{ piece }};
+    var own_value: {{ piece }};
+    if real && own_split {
+{% for i in range(width) %}
+        let turned_key{{ i }} = given_key{{ i }} * cosine{{ i }} + paired_key{{ i }} * sine{{ i }};
+{% endfor %}
+        own_key = {{ packed("turned_key") }};
+        own_value = {{ packed("given_value") }};
+{% for i in range(width) %}
+        let x0_{{ i }} = {{ expanded("own_key", i) }};
+{% endfor %}
+{{ score(1) }}
+        if share == 0u {
+{% for r in range(heads) %}
+            top{{ r }} = s{{ r }}_0;
+            total{{ r }} = 1.0;
+{% for i in range(width) %}
+            sum{{ r }}_{{ i }} = {{ expanded("own_value", i) }};
+{% endfor %}
+{% endfor %}
+        }
+{% if others %}
+        for (var from_row = begin_row; from_row < row; from_row += {{ shares }}u) {
+            let one = min(from_row + share, row);
+            let inside0 = one < row;
+            let its_position = last - (row - one);
+            let its_key = (one * {{ row_heads }}u + {{ group * kv_heads }}u + kv_head) * {{ quads }}u;
+{{ angles("its_cosine", "its_sine", "its_position") }}
+{% for i in range(width) %}
+            let key{{ i }} = qkv[its_key + vector{{ i }}] * its_cosine{{ i }} + qkv[its_key + partner{{ i }}] * its_sine{{ i }};
+            let value{{ i }} = qkv[its_key + {{ kv_heads * quads }}u + vector{{ i }}];
+{% endfor %}
+            let k0 = {{ packed("key") }};
+            let v0 = {{ packed("value") }};
+{% for i in range(width) %}
+            let x0_{{ i }} = {{ expanded("k0", i) }};
+{% endfor %}
+{{ score(1) }}
+{{ take_in(1) }}
+        }
+{% endif %}
+    }
+{% endif %}
     while tile_from < end {
 {% for u in range(keys) %}
-        let key{{ u }} = tile_from + share + {{ u * shares }}u;
-        let inside{{ u }} = key{{ u }} < end;
-        {
+        let inside{{ u }} = tile_from + share * {{ keys }}u + {{ u }}u < end;
 {% for i in range(width) %}
-            var x{{ i }} = {{ expanded("k%d" % u, i) }};
-{% if rope %}
-            x{{ i }} = select(x{{ i }}, new_key[lane * {{ width }}u + {{ i }}u], key{{ u }} + 1u == context);
-{% endif %}
+        let x{{ u }}_{{ i }} = {{ expanded("k%d" % u, i) }};
 {% endfor %}
-            if share < {{ shares }}u {
-{% for r in range(heads) %}
-                parts[(share * {{ pairs }}u + {{ u * heads + r }}u) * {{ lanes }}u + lane] = {% for i in range(width) %}{{ " + " if i }}dot(x{{ i }}, query{{ r }}_{{ i }}){% endfor %};
+        v{{ u }} = select({{ piece }}(), v{{ u }}, inside{{ u }});  // behind the context may be anything
+        var next_v{{ u }}: {{ piece }};
 {% endfor %}
-            }
-        }
-{% endfor %}
-        tile_from += {{ tile }}u;
+        tile_from += {{ splits * tile }}u;
         if tile_from < end {
-{{ load_keys() }}
-        }
-        workgroupBarrier();
-        if share < {{ shares }}u {
-            for (var p = lane; p < {{ pairs }}u; p += {{ lanes }}u) {
-                let first = (share * {{ pairs }}u + p) * {{ lanes }}u;
-                scores[share * {{ pairs }}u + p] = {% for j in range(lanes) %}{{ " + " if j }}parts[first + (lane + {{ j }}u) % {{ lanes }}u]{% endfor %};
-            }
-        }
-        workgroupBarrier();
-        if share < {{ shares }}u {
-{% for r in range(heads) %}
 {% for u in range(keys) %}
-            let s{{ r }}_{{ u }} = select(LOWEST, scores[share * {{ pairs }}u + {{ u * heads + r }}u], inside{{ u }});
+            k{{ u }} = k_cache[start + {{ u * lanes }}u];
+            next_v{{ u }} = v_cache[start + {{ u * lanes }}u];
 {% endfor %}
-            let before{{ r }} = top{{ r }};
-{% for u in range(keys) %}
-            top{{ r }} = max(top{{ r }}, s{{ r }}_{{ u }});
-{% endfor %}
-            let shrink{{ r }} = exp(before{{ r }} - top{{ r }});
-            total{{ r }} *= shrink{{ r }};
-{% for i in range(width) %}
-            sum{{ r }}_{{ i }} *= shrink{{ r }};
-{% endfor %}
-{% endfor %}
-{% for u in range(keys) %}
-            if inside{{ u }} {
-{% for i in range(width) %}
-                var x{{ i }} = {{ expanded("v%d" % u, i) }};
-{% if rope %}
-                x{{ i }} = select(x{{ i }}, new_value[lane * {{ width }}u + {{ i }}u], key{{ u }} + 1u == context);
-{% endif %}
-{% endfor %}
-{% for r in range(heads) %}
-                let weight{{ r }} = exp(s{{ r }}_{{ u }} - top{{ r }});
-                total{{ r }} += weight{{ r }};
-{% for i in range(width) %}
-                sum{{ r }}_{{ i }} += weight{{ r }} * x{{ i }};
-{% endfor %}
-{% endfor %}
-            }
-{% endfor %}
+            start = {{ find("tile_from + %du" % (splits * tile)) }};
         }
-        if tile_from < end {
-{{ load_values() }}
-        }
+{{ score(keys) }}
+{{ take_in(keys) }}
+{% for u in range(keys) %}
+        v{{ u }} = next_v{{ u }};
+{% endfor %}
     }
-    if share < {{ shares }}u && lane == 0u {
+    if lane == 0u {
 {% for r in range(heads) %}
         tops[{{ r * shares }}u + share] = top{{ r }};
         totals[{{ r * shares }}u + share] = total{{ r }};
 {% endfor %}
     }
-{% for first in range(0, heads, together) %}
-    if share < {{ shares }}u {
-{% for r in range(first, first + together) %}
+{% for r in range(heads) %}
 {% for i in range(width) %}
-        gathered[{{ (r - first) * shares * quads }}u + share * {{ quads }}u + lane * {{ width }}u + {{ i }}u] = sum{{ r }}_{{ i }};
+    gathered[{{ r * shares * quads }}u + share * {{ quads }}u + vector{{ i }}] = sum{{ r }}_{{ i }};
 {% endfor %}
 {% endfor %}
-    }
     workgroupBarrier();
-    for (var at = li; at < {{ together * quads }}u; at += {{ threads }}u) {
+    for (var at = li; at < {{ heads * quads }}u; at += {{ threads }}u) {
         let i = at % {{ quads }}u;
-        let in_pass = at / {{ quads }}u;
-        let r = {{ first }}u + in_pass;
-        if r >= used_heads { continue; }
-        var top = tops[r * {{ shares }}u];
+        let r = at / {{ quads }}u;
+        if in_group + r >= {{ group }}u { continue; }
+        let first = r * {{ shares }}u;
+{% for j in range(shares) %}
+        let top{{ j }} = tops[first + {{ j }}u];
+{% endfor %}
+        var top = top0;
 {% for j in range(1, shares) %}
-        top = max(top, tops[r * {{ shares }}u + {{ j }}u]);
+        top = max(top, top{{ j }});
 {% endfor %}
         var whole = vec4<f32>();
         var total = 0.0;
 {% for j in range(shares) %}
         {
-            let weight = exp(tops[r * {{ shares }}u + {{ j }}u] - top);
-            total += weight * totals[r * {{ shares }}u + {{ j }}u];
-            whole += weight * gathered[(in_pass * {{ shares }}u + {{ j }}u) * {{ quads }}u + i];
+            let weight = exp2(top{{ j }} - top);
+            total += weight * totals[first + {{ j }}u];
+            whole += weight * gathered[(first + {{ j }}u) * {{ quads }}u + i];
         }
 {% endfor %}
-        let head = row * params.H + first_head + r;
+        let head = row * {{ group * kv_heads }}u + first_head + r;
 {% if splits == 1 %}
-        out[head * {{ quads }}u + i] = select(vec4<f32>(), whole / total, context > 0u);
+        out[head * {{ quads }}u + i] = select(vec4<f32>(), whole / total, real);
 {% else %}
         out[(head * {{ splits }}u + split) * {{ quads }}u + i] = whole;
         if i == 0u {
-            out[params.T * params.H * {{ splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top, total, 0.0, 0.0);
+            out[params.T * {{ group * kv_heads * splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top, total, 0.0, 0.0);
         }
 {% endif %}
     }
-{% if first + together < heads %}
-    workgroupBarrier();
+{% if rope %}
+    if real && own_split && share == 0u && in_group == 0u {
+        k_cache[own_start] = own_key;
+        v_cache[own_start] = own_value;
+    }
 {% endif %}
-{% endfor %}
 }
