@@ -111,6 +111,9 @@ class Memory:
         self._arenas_made += 1
         arena = Arena(self.create_buffer(size, "STORAGE|COPY_SRC|COPY_DST"), size, self._arenas_made)
         self._arenas.append(arena)
+        if size <= self._device.options.arena_bytes:
+            # Else wgpu looks, at each binding of each dispatch for ever, whether it must be zeroed before its use.
+            self._clear(arena, 0, size)
         return arena
 
     def create_buffer(self, size: int, usage: str) -> Any:
