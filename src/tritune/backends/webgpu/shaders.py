@@ -16,6 +16,7 @@ from tritune.backends.base import Stats
 from tritune.errors import DeviceError
 
 from .device import Device
+from .modules import create_module
 
 KERNELS = Path(__file__).parent / "kernels"
 MAX_STORAGE_BUFFERS = 8  # what every WebGPU device offers to a kernel
@@ -81,7 +82,7 @@ class Shaders:
     def _compile(self, kernel: str, variant: Mapping[str, object], source: str, num_buffers: int) -> Any:
         _, layout = self.layout(num_buffers)
         with self._device.errors(f"compiling kernel {kernel} {dict(variant)}"):
-            module = self._device.handle.create_shader_module(label=kernel, code=source)
+            module = create_module(self._device.handle, self._device.info.backend, kernel, source)
             pipeline = self._device.handle.create_compute_pipeline(
                 label=kernel, layout=layout, compute={"module": module, "entry_point": "main"}
             )
