@@ -33,7 +33,7 @@ from tritune.backends.webgpu.buffers import WebGPUBuffer
 from tritune.generation import Engine, Engines, GenerationSettings
 from tritune.lora import Adapter, AdapterPool
 from tritune.models.batch import Piece
-from tritune.models.bitnet import BitNet, Layer
+from tritune.models.bitnet import BitNet, Layer, gain_buffers
 from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
 from tritune.models.config import ModelConfig
 from tritune.models.inference import InferenceState
@@ -84,6 +84,11 @@ def random_model(backend: WebGPUBackend, config: ModelConfig) -> BitNet:
     model.config = config
     first, contents = model.layers[0], dict[int, Any]()
     model.layers += [copied(backend, first, contents) for _ in range(config.num_layers - 1)]
+    for index, gains in enumerate(gain_buffers(backend, config)):  # which lie side by side in a real model
+        for name, buffer in vars(gains).items():
+            if buffer is not None:
+                backend.write(buffer, contents[id(getattr(first, name))])
+        model.layers[index] = replace(model.layers[index], **vars(gains))
     return model
 
 

@@ -80,6 +80,9 @@ class Buffer(ABC):
 
     shape: tuple[int, ...]
     dtype: DType
+    transient: bool = False
+    """Only one op reads it after each that writes it. A backend that does the work of both at once need not write it.
+    Views of it are transient too."""
 
     @property
     def size(self) -> int:

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from tritune.backends.base import Backend, Buffer, LoRA, Rows, Table, TernaryWeight
+from tritune.backends.base import Backend, Buffer, DType, LoRA, Rows, Table, TernaryWeight
 from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers
+from tritune.models.config import ModelConfig
 from tritune.models.int8_head import Int8Rows
 from tritune.models.weights import FloatTable, LayerWeights, ModelSource
 from tritune.ops.rope import rope_table
@@ -37,19 +38,50 @@ class Layer:
     ffn_sub_norm: Buffer | None  # f32 [F]
 
 
-def upload_layer(backend: Backend, weights: LayerWeights) -> Layer:
+@dataclass(frozen=True)
+class Gains:
+    """Room for the gains of a block's norms."""
+
+    input_norm: Buffer
+    attn_sub_norm: Buffer | None
+    post_norm: Buffer
+    ffn_sub_norm: Buffer | None
+
+
+def gain_buffers(backend: Backend, config: ModelConfig) -> list[Gains]:
+    """Room for the gains of all blocks, side by side: a norm and the next one can then be seen by the same op."""
+    sub_widths = (config.q_size, config.intermediate_size) if config.sub_norms else ()
+    widths = [config.hidden_size, *sub_widths[:1], config.hidden_size, *sub_widths[1:]]
+    shapes: list[tuple[tuple[int, ...], DType]] = [((width,), "f32") for width in widths]
+    buffers = iter(backend.empty_together(*(shapes * config.num_layers)))
+
+    def sub() -> Buffer | None:
+        return next(buffers) if config.sub_norms else None
+
+    return [Gains(next(buffers), sub(), next(buffers), sub()) for _ in range(config.num_layers)]
+
+
+def upload_layer(backend: Backend, weights: LayerWeights, gains: Gains) -> Layer:
     """Pack and upload one block."""
     w = weights
-    subs = [None if gain is None else backend.upload(gain) for gain in (w.attn_sub_norm, w.ffn_sub_norm)]
+    pairs = (
+        (gains.input_norm, w.input_norm),
+        (gains.attn_sub_norm, w.attn_sub_norm),
+        (gains.post_norm, w.post_attention_norm),
+        (gains.ffn_sub_norm, w.ffn_sub_norm),
+    )
+    for buffer, gain in pairs:
+        if buffer is not None and gain is not None:
+            backend.write(buffer, gain)
     return Layer(
         qkv=backend.pack_ternary([(m.codes, m.scale) for m in (w.q, w.k, w.v)]),
         o=backend.pack_ternary([(w.o.codes, w.o.scale)]),
         gate_up=backend.pack_ternary([(m.codes, m.scale) for m in (w.gate, w.up)]),
         down=backend.pack_ternary([(w.down.codes, w.down.scale)]),
-        input_norm=backend.upload(w.input_norm),
-        post_norm=backend.upload(w.post_attention_norm),
-        attn_sub_norm=subs[0],
-        ffn_sub_norm=subs[1],
+        input_norm=gains.input_norm,
+        post_norm=gains.post_norm,
+        attn_sub_norm=gains.attn_sub_norm,
+        ffn_sub_norm=gains.ffn_sub_norm,
     )
 
 
@@ -67,11 +99,12 @@ class BitNet:
         with ThreadPoolExecutor(1) as reader:  # the next layer is decoded while one is packed and uploaded
             coming = reader.submit(source.layer, 0)
             self.layers: list[Layer] = []
+            gains = gain_buffers(backend, self.config)
             for index in range(self.config.num_layers):
                 weights = coming.result()
                 if index + 1 < self.config.num_layers:
                     coming = reader.submit(source.layer, index + 1)
-                self.layers.append(upload_layer(backend, weights))
+                self.layers.append(upload_layer(backend, weights, gains[index]))
         self.embedding = self._table(source.embedding())
         own = source.head()
         if head == "int8":

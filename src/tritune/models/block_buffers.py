@@ -65,7 +65,9 @@ class QuantBuffers:
     def make(cls, backend: Backend, config: ModelConfig, rows: int) -> QuantBuffers:
         """Room for ``rows`` rows of the model's widest linear input."""
         widest = max(config.hidden_size, config.q_size, config.intermediate_size)
-        return cls(*backend.empty_together(((rows * widest,), "i8"), ((rows,), "f32")))
+        codes, scales = backend.empty_together(((rows * widest,), "i8"), ((rows,), "f32"))
+        codes.transient = scales.transient = True
+        return cls(codes, scales)
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class BlockBuffers:
             z=wanted(config.intermediate_size, keep),
             down={group.name: backend.empty((rows, len(group.parts) * (rank or 0))) for group in groups},
         )
+        for buffer in (
+            () if training else (block.normed, block.mid_normed, block.gate_up, block.z, *block.down.values())
+        ):
+            if buffer is not None:
+                buffer.transient = True
         if inputs_of is None:
             return block
         other = inputs_of

@@ -8,6 +8,8 @@ import pytest
 from tritune.backends.base import Rows
 from tritune.backends.numpy import NumpyBackend
 from tritune.backends.profile import Profile
+from tritune.backends.webgpu import few_rows_attention
+from tritune.backends.webgpu.few_rows_attention import AttentionShape
 from tritune.errors import DeviceError
 from tritune.ops.rope import rope_table
 
@@ -69,8 +71,9 @@ def test_an_op_that_waited_for_the_next_one_is_counted_as_itself(webgpu):
     assert work_of(webgpu, lambda: (webgpu.zero(other), norm())) == expected
 
 
-def test_the_work_of_an_op_that_another_one_does_is_counted_there(webgpu):
-    """The attention of a single row rotates its query too."""
+def test_the_work_of_an_op_that_another_one_does_is_counted_there(webgpu, monkeypatch):
+    """The attention of a single row rotates its query too, where there is a GPU."""
+    monkeypatch.setattr(few_rows_attention, "attention_shape", lambda *_, **__: AttentionShape(64, 4, 4, 1))
     heads = (4, 2, 16)
     rows = Rows(
         *(webgpu.upload(np.array(v), "i32") for v in ([0], [5], [0], [0, 1], [0])),

@@ -104,7 +104,9 @@ class WebGPUBuffer(Buffer):
             raise DeviceError(
                 f"view at element {start} of {self.dtype}: offsets are multiples of {self.alignment} bytes"
             )
-        return WebGPUBuffer(self.block, offset, shape, self.dtype, self.alignment)
+        view = WebGPUBuffer(self.block, offset, shape, self.dtype, self.alignment)
+        view.transient = self.transient
+        return view
 
 
 def same_memory(a: Buffer, b: Buffer) -> bool:
@@ -125,7 +127,8 @@ def covering(buffers: Sequence[Buffer], others: Sequence[Buffer]) -> tuple[WebGP
     that were made together beyond the 8 that it may bind.
     """
     parts = [own_buffer(buffer) for buffer in buffers]
-    start, end = min(p.offset for p in parts), max(p.offset + p.nbytes for p in parts)
+    start = min(p.offset for p in parts)
+    end = start + round_up(max(p.offset + p.nbytes for p in parts) - start, 16)  # whole vectors; blocks have the room
     first = min(parts, key=lambda p: p.offset)
     if any(p.arena is not first.arena for p in parts):
         return None

@@ -42,6 +42,7 @@ class WebGPUOptions:
     memory_limit_bytes: int | None = None  # refuse to allocate more than this
     arena_bytes: int = 64 << 20  # buffers smaller than this are parts of arenas of at most this size
     attention_splits: int | None = None  # over how many workgroups the context of a decoded row is split
+    one_row: bool | None = None  # a linear of one row and its neighbours in one dispatch (None: not in software)
     workgroup_size: int | None = None  # threads of a workgroup in reductions over rows; a power of two
     submit_seconds: float | None = None  # longer submits are cut, by estimate (None: 0.5; never for software adapters)
 

@@ -9,17 +9,15 @@ from tritune.backends.base import Buffer, LoRA, Rows
 
 from .buffers import covering, same_memory
 from .choices import CANDIDATES, Choice, head_class, linear_class
-from .core import WebGPUCore
+from .one_row import OneRowOps
 from .ops_gemm import ceil_div
 from .ops_rows import HeldNorm
-from .weights import WebGPUTable, WebGPUTernary
+from .weights import MAX_PARTS, WebGPUTable, WebGPUTernary, part_ends
 
 FEW_ROWS = 16
 """Up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it."""
-MAX_PARTS = 4
 MAX_STAGED = 128
 """Units of a row that are kept in workgroup memory at most: 8 KiB."""
-_NO_PART = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def head_shape(rows: int, choices: Mapping[str, Choice], *, software: bool) -> G
     return GemvShape(threads, lanes, tile, unroll)
 
 
-class FewRowsOps(WebGPUCore):
+class FewRowsOps(OneRowOps):
     """linear and logits for few rows."""
 
     def logits_few(self, x: Buffer, table: WebGPUTable, out: Buffer) -> None:
@@ -166,13 +164,3 @@ def _correction(lora: LoRA, lanes: int) -> dict[str, object]:
         "single": lora.a.shape[0] == 1,
         "share_lanes": min(lanes, rows_variant(lora.rank // 4 if aligned else lora.rank)),
     }
-
-
-def part_ends(parts: tuple[int, ...]) -> list[int]:
-    """The first output of parts 1, 2 and 3."""
-    ends: list[int] = []
-    first = 0
-    for size in parts[:-1]:
-        first += size
-        ends.append(first)
-    return ends + [_NO_PART] * (MAX_PARTS - 1 - len(ends))

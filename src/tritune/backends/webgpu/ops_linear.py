@@ -12,9 +12,9 @@ from tritune.errors import DeviceError
 from tritune.formats.file_bytes import RowSource
 from tritune.ops.dropout import dropout_threshold
 
-from .few_rows import FEW_ROWS, MAX_PARTS, FewRowsOps, part_ends
+from .few_rows import FEW_ROWS, FewRowsOps
 from .ops_gemm import GemmOps, ceil_div
-from .weights import TableShard, WebGPUTable, WebGPUTernary, upload_table, upload_ternary
+from .weights import MAX_PARTS, TableShard, WebGPUTable, WebGPUTernary, part_ends, upload_table, upload_ternary
 
 
 class LinearOps(FewRowsOps, GemmOps):
@@ -47,13 +47,16 @@ class LinearOps(FewRowsOps, GemmOps):
     ) -> None:
         """See Backend.linear.
 
-        Few rows: one dispatch, after one for LoRA's first factor unless the op recorded before was the norm that made
-        x: then that makes it. Many rows: one for the ternary product, two more for LoRA.
+        One row, recorded: see one_row.py. Few rows: one dispatch, after one for LoRA's first factor unless the op
+        recorded before was the norm that made x: then that makes it. Many rows: one for the ternary product, two more
+        for LoRA.
         """
         w = _own_weight(weight)
         tokens = y.shape[0]
         if (codes is None) != (scales is None):
             raise DeviceError("linear: codes and their scales are given together or not at all")
+        if _active(dropout) is None and self.linear_one(x, codes, scales, w, y, rows, accumulate, lora):
+            return
         if tokens <= FEW_ROWS:
             if lora is not None:
                 self._lora_down_few(x, codes, w, rows, lora, _active(dropout))

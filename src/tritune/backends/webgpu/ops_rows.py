@@ -21,6 +21,12 @@ MAX_HELD = 8
 """Vectors of a row that a thread holds at most; longer rows are read again for each pass."""
 
 
+class HeldRows(Held):
+    """An op whose outputs may go into a norm that is recorded next."""
+
+    made: Buffer
+
+
 @dataclass(frozen=True)
 class HeldNorm(Held):
     """A norm and quantisation, which can make LoRA's first factor in the same dispatch."""
@@ -36,6 +42,7 @@ class HeldNorm(Held):
     codes: Buffer | None
     scales: Buffer | None
     attention: HeldCombine | None = None  # what makes x, to be done here
+    source: HeldRows | None = None  # what makes x, to be done before
 
     def __post_init__(self) -> None:
         if (self.codes is None) != (self.scales is None):
@@ -80,7 +87,15 @@ class HeldNorm(Held):
         correction = {"down_rows": down_rows, "single": lora.a.shape[0] == 1, "half": lora.a.dtype == "f16"}
         self._dispatch([lora.a, rows.slot, lora.down], width, -(-width // down_rows), correction)
 
+    @property
+    def activation(self) -> str | None:
+        """That of the GLU whose product is normed, if it is one."""
+        activation = self.variant.get("activation")
+        return None if activation is None else str(activation)
+
     def _dispatch(self, lora: list[Buffer], width: int, groups: int, correction: Mapping[str, object]) -> None:
+        if self.source is not None:
+            self.source.run()
         rows = self.x.shape[0]
         variant: dict[str, object] = {
             **self.variant,
@@ -138,7 +153,10 @@ class RowOps(WebGPUCore):
         scales: Buffer | None,
     ) -> None:
         """See Backend.rms_norm_quant."""
-        norm = HeldNorm(self, "rms_norm_quant", {}, x.shape[-1], float(eps), x, gain, normed, codes, scales)
+        source = self.take(HeldRows, lambda linear: same_memory(linear.made, x))
+        norm = HeldNorm(
+            self, "rms_norm_quant", {}, x.shape[-1], float(eps), x, gain, normed, codes, scales, source=source
+        )
         if norm.held and norm.coded is not None:
             norm = replace(norm, attention=self.take(HeldCombine, lambda combine: same_memory(combine.o, x)))
         self.hold(norm)
@@ -156,7 +174,9 @@ class RowOps(WebGPUCore):
         """See Backend.glu_norm_quant."""
         variant: dict[str, object] = {"activation": activation}
         columns = gate_up.shape[-1] // 2
-        self.hold(HeldNorm(self, "glu_norm_quant", variant, columns, float(eps), gate_up, gain, normed, codes, scales))
+        source = self.take(HeldRows, lambda linear: same_memory(linear.made, gate_up))
+        name, eps = "glu_norm_quant", float(eps)
+        self.hold(HeldNorm(self, name, variant, columns, eps, gate_up, gain, normed, codes, scales, source=source))
 
     def rms_norm_backward(
         self, x: Buffer, gain: Buffer, eps: float, dy: Buffer, dx: Buffer, accumulate: bool = False

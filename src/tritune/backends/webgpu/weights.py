@@ -16,6 +16,9 @@ from .buffers import WebGPUBuffer, item_bytes
 from .memory import Memory
 
 CODES_A_WORD = 16
+MAX_PARTS = 4
+"""Parts of a matrix that the kernels know."""
+_NO_PART = 0xFFFFFFFF
 _PACKED_AT_ONCE = 1 << 18  # codes; they stay in a core's cache
 # Sums of products of an int8 and a ternary number stay exact in f32 up to 2^24.
 MAX_IN_FEATURES = (1 << 24) // 128
@@ -127,3 +130,13 @@ def upload_table(memory: Memory, source: RowSource, dtype: DType, max_binding: i
             memory.write(buffer.view(part.start * columns, values.shape), values)
         shards.append(TableShard(first, count, buffer))
     return WebGPUTable(tuple(shards), columns, dtype)
+
+
+def part_ends(parts: tuple[int, ...]) -> list[int]:
+    """The first output of parts 1, 2 and 3."""
+    ends: list[int] = []
+    first = 0
+    for size in parts[:-1]:
+        first += size
+        ends.append(first)
+    return ends + [_NO_PART] * (MAX_PARTS - 1 - len(ends))

@@ -1,0 +1,156 @@
+"""Linears of one row in the same dispatch as the norm before them, the GLU and the next linear's LoRA."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from linear_cases import Case
+from tiny_chat import make_chat_model, open_chat_model, strong_adapter
+from tritune.backends.numpy import NumpyBackend
+from tritune.backends.webgpu.one_row import row_shape
+from tritune.lora import AdapterPool
+from tritune.models.batch import Piece
+from tritune.models.cache import KVCache
+from tritune.models.inference import InferenceState
+
+TOKENS = [5, 9, 3, 70, 41]
+SOME = ["q_proj", "up_proj", "down_proj"]
+
+BITNET = {"hidden": 128, "ffn": 192, "heads": 4, "kv_heads": 2, "layers": 3}
+LLAMA = BITNET | {"model_type": "llama", "linear_class": "bitlinear", "ffn": 320, "kv_heads": 1}
+MODELS = {
+    "bitnet": BITNET,
+    "silu, parts that share a workgroup": BITNET | {"act": "silu", "kv_heads": 1, "head_dim": 40, "heads": 8},
+    "no sub-norms": LLAMA,
+    "columns that are no multiple of 64": BITNET | {"hidden": 96, "heads": 3, "kv_heads": 1},
+}
+
+
+class Decoder:
+    """Decodes TOKENS one by one, and keeps the hidden state after the last block."""
+
+    def __init__(self, path, backend, adapters, slot, multiplier=1.0, dtype="f32"):
+        model = open_chat_model(path, backend)
+        made = [strong_adapter(model, seed, **config) for seed, config in enumerate(adapters)]
+        pool = AdapterPool.for_adapters(backend, made, rounded=dtype == "f16") if made else None
+        cache = KVCache(backend, model.config, 4, "f32")
+        self.state = InferenceState(model.device_model, cache, max_rows=8, adapters=pool)
+        hidden = []
+        for position, token in enumerate(TOKENS):
+            self.state.forward([Piece([token], position, slot, multiplier, blocks=(2,))])
+            hidden.append(np.asarray(backend.read(self.state._x))[0])
+        self.hidden = np.array(hidden, np.float64)
+
+    @property
+    def kernels(self):
+        return Counter(dispatch.kernel for dispatch in self.state._forward_program(1).dispatches)
+
+
+@pytest.fixture(params=[{}, {"subgroups": False}, {"attention_splits": 3, "workgroup_size": 128}], ids=str)
+def one_row(request, opened):
+    return opened(one_row=True, **request.param)
+
+
+@pytest.fixture
+def decoded(tmp_path):
+    """What a backend decodes, held to what NumPy does. Two roundings to int8 may differ where a value lies between."""
+
+    def decode(backend, sizes, adapters=(), slot=1, multiplier=1.0):
+        path = make_chat_model(tmp_path / "model", **sizes)
+        found = Decoder(path, backend, adapters, slot, multiplier)
+        expected = Decoder(path, NumpyBackend(), adapters, slot, multiplier)
+        error = np.linalg.norm(found.hidden - expected.hidden) / np.linalg.norm(expected.hidden)
+        assert error < 1e-3
+        return found
+
+    return decode
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("rank", [None, 8])
+def test_decoding_equals_the_definition(one_row, decoded, name, rank):
+    sizes = MODELS[name]
+    found = decoded(one_row, sizes, [{"rank": rank}] if rank else [])
+    assert found.kernels["linear_row"] == sizes["layers"] * (4 if sizes["hidden"] % 64 == 0 else 1)
+
+
+@pytest.mark.parametrize(
+    "adapters",
+    [
+        [{"rank": 4, "target_modules": SOME}],
+        [{"rank": 12}, {"rank": 8, "target_modules": SOME}],
+        [{"rank": 6}],
+        [{"rank": 64}],
+        [{"rank": 160}],
+    ],
+    ids=["some linears", "two adapters", "a rank that is no multiple of 4", "a large rank", "a larger one"],
+)
+def test_adapters_of_all_kinds(opened, decoded, adapters):
+    one_row = opened(one_row=True)
+    for slot in range(len(adapters) + 1):
+        decoded(one_row, BITNET, adapters, slot, multiplier=0.7)
+
+
+def test_norms_and_the_glu_need_no_dispatch_of_their_own(opened, decoded):
+    one_row = opened(one_row=True, attention_splits=3, workgroup_size=128)
+    layers = BITNET["layers"]
+    plain = decoded(one_row, BITNET).kernels
+    assert plain["linear_row"] == 4 * layers
+    assert plain["rms_norm_quant"] == layers  # of the attention's outputs
+    assert plain["glu_norm_quant"] == plain["linear_gemv"] == 0
+    adapted = decoded(one_row, BITNET, [{"rank": 8}]).kernels
+    assert adapted["linear_row"] == 4 * layers
+    assert adapted["glu_norm_quant"] == adapted["linear_gemv"] == adapted["lora_down_rows"] == 0
+    assert adapted["rms_norm_quant"] == layers + 1  # and the very first
+
+
+def test_adapters_in_f16(opened, tmp_path):
+    backend = opened(one_row=True)
+    backend.f16_adapters = True
+    path = make_chat_model(tmp_path / "model", **BITNET)
+    found, exact = (Decoder(path, backend, [{"rank": 8}], 1, dtype=dtype) for dtype in ("f16", "f32"))
+    assert found.state.adapters.flat.dtype == "f16"
+    assert found.kernels["linear_row"] == 4 * BITNET["layers"]
+    error = np.linalg.norm(found.hidden - exact.hidden) / np.linalg.norm(exact.hidden)
+    assert 0 < error < 2e-2
+
+
+def test_what_others_may_read_is_written(opened, rng):
+    """Buffers are transient only where somebody said so: here nobody did."""
+    backend, case = opened(one_row=True), Case(rng, 1, 64, (64, 64), rank=4, pool=1)
+    case.slot[:] = 1
+    x, gain = backend.upload(case.x), backend.upload(np.ones(64))
+    codes, scales = backend.empty_together(((1, 64), "i8"), ((1,), "f32"))
+    normed, lora, y = backend.empty((1, 64)), case.lora(backend), backend.upload(case.y)
+    with backend.record() as program:
+        backend.rms_norm_quant(x, gain, 1e-5, normed, codes, scales)
+        backend.linear(normed, codes, scales, case.weight(backend), y, case.rows(backend), lora=lora)
+    program.run()
+    expected = case.x / np.sqrt(np.mean(case.x**2) + 1e-5)
+    np.testing.assert_allclose(backend.read(normed), expected, rtol=1e-5)
+    np.testing.assert_allclose(backend.read(lora.down), expected @ case.a[0].T, rtol=1e-4)
+
+
+def test_a_software_renderer_keeps_its_dispatches_apart(opened, decoded):
+    backend = opened()
+    assert (decoded(backend, BITNET).kernels["linear_row"] == 0) == backend.device.info.software
+
+
+@pytest.mark.parametrize("most_threads", [128, 256, 1024])
+def test_a_workgroup_fits_the_device(most_threads):
+    for outputs, columns in ((640, 256), (13824, 2560), (2560, 6912)):
+        shape = row_shape(outputs, columns, most_threads)
+        assert shape.threads <= most_threads
+        assert shape.outputs % 4 == 0
+
+
+def test_a_device_with_little_workgroup_memory_keeps_its_dispatches_apart(opened, decoded):
+    backend = opened(one_row=True)
+    backend.device.info.limits["max-compute-workgroup-storage-size"], before = 4096, dict(backend.device.info.limits)
+    try:
+        assert decoded(backend, BITNET, [{"rank": 8}]).kernels["linear_row"] == 0
+    finally:
+        backend.device.info.limits.update(before)
