@@ -19,7 +19,6 @@ from .weights import MAX_PARTS, WebGPUTernary, part_ends
 _HALF = 1 << 16
 """Numbers in each half of the scratch for LoRA's first factors: one is read while the other is written."""
 _LONG_ROW = 4096
-LATE, X_FIRST = (1, 1, 1), False
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,10 @@ class RowShape:
         return self.threads // self.lanes
 
 
-def row_shape(outputs: int, columns: int, most_threads: int) -> RowShape:
-    """The shape for [outputs, columns] on a device with workgroups of ``most_threads``; measured on an H200."""
-    threads, lanes = LONG if columns > _LONG_ROW else MANY if outputs > 8192 else SHORT
+def row_shape(columns: int, most_threads: int) -> RowShape:
+    """The shape for rows of ``columns`` on a device with workgroups of ``most_threads``; measured on an H200."""
+    threads, lanes = (512, 16) if columns > _LONG_ROW else (256, 8)
     return RowShape(min(threads, most_threads), lanes)
-
-
-LONG, MANY, SHORT = (512, 16), (256, 8), (256, 8)
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class HeldLinear(HeldRows):
     @property
     def shape(self) -> RowShape:
         """How its work is split."""
-        return row_shape(self.weight.out_features, self.weight.in_features, most_threads(self.core))
+        return row_shape(self.weight.in_features, most_threads(self.core))
 
     def workgroups(self, glu: bool) -> int:
         """Workgroups, each of which makes one sum of a tail."""
@@ -140,8 +136,6 @@ class HeldLinear(HeldRows):
         ends = part_ends(w.parts)[: len(w.parts) - 1]
         whole_parts = all(end % shape.outputs == 0 for end in ends)
         variant: dict[str, object] = {
-            "late": LATE,
-            "x_first": X_FIRST,
             "threads": shape.threads,
             "lanes": shape.lanes,
             "units": w.in_features // 64,
@@ -236,7 +230,7 @@ class OneRowOps(WebGPUCore):
             wanted = not self.device.info.software  # which waits for nothing
         if not wanted or self.recording is None or y.shape[0] != 1 or w.in_features % 64:
             return False
-        threads = row_shape(w.out_features, w.in_features, most_threads(self)).threads
+        threads = row_shape(w.in_features, most_threads(self)).threads
         return lora is None or (_fits_vectors(lora) and len(w.parts) * lora.rank <= threads and lora.down.transient)
 
     def _after_norm(self, held: HeldLinear, norm: HeldNorm) -> HeldLinear | None:

@@ -18,8 +18,8 @@ x f32 [K], or words: i8 [K] from word 0 and row_scale f32 at `scale_at`. gains f
 `b_at`, the next a [pool, next_width, outputs] from `a_at`. sums f32: from `in_at` [producers, width of down], from `out_at`.
 per_row and scale: see linear_gemv.wgsl.
 
-Work: `lanes` threads share an output (with `glu` two); all their loads are under way before the first barrier, and
-`held` vectors of x a thread. `span` parts at most meet in a workgroup. Grid: (ceil(outputs / (threads / lanes)), 1, 1).
+Work: `lanes` threads share an output (with `glu` two); a thread holds `held` vectors of x. `span` parts at most meet in a
+workgroup, `producers` workgroups made the sums. Grid: (ceil(outputs / (threads / lanes)), 1, 1).
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "lora.wgsl" as lora_parts with context %}
@@ -90,51 +90,6 @@ fn scale_of(part: u32) -> f32 {
     return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
 }
 
-{% set steps = (units + lanes - 1) // lanes %}
-{% macro word_loads() %}
-{% for r in range(tile) %}
-{% for u in range(steps) %}
-    let word{{ r }}_{{ u }} = words[row{{ r }} + {{ "lane + %du" % (u * lanes) if (u + 1) * lanes <= units else "min(lane + %du, %du)" % (u * lanes, units - 1) }}];
-{% endfor %}
-{% endfor %}
-{% endmacro %}
-{% macro late_loads(place) %}
-{% if lora and late[0] == place %}
-    let piece = lane % {{ share_lanes }}u;
-{% for r in range(tile) %}
-{% for s in range(share_steps) %}
-    let b{{ r }}_{{ s }} = adapters[params.b_at + (entry * params.N + n{{ r }}) * {{ pieces }}u + min(piece + {{ s * share_lanes }}u, {{ pieces - 1 }}u)];
-{% endfor %}
-{% endfor %}
-{% endif %}
-{% if late[1] == place %}
-    let out_n = min(first + li, count - 1u);
-{% for r in range(tile) %}
-    let end_part{{ r }} = part_of(out_n{{ " + count" if r }});
-{% if lora %}
-    let end_factor{{ r }} = scale[entry * params.parts + end_part{{ r }}];
-{% endif %}
-{% endfor %}
-{% if lora %}
-    let multiplier = bitcast<f32>(per_row[params.multiplier_at]);
-{% endif %}
-{% if accumulate %}
-    let before = y[out_n];
-{% endif %}
-{% if tail and next_gain %}
-    let out_gain = gains[params.next_gain_at + out_n / 4u][out_n % 4u];
-{% endif %}
-{% endif %}
-{% if tail and late[2] == place %}
-    let tail_a = params.a_at + entry * {{ next_width }}u * (count / 4u);
-{% for s in range(tail_steps) %}
-    let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ next_width * tail_quads - 1 }}u);
-    let tail_quad{{ s }} = tail_item{{ s }} % {{ tail_quads }}u;
-    let tail_j{{ s }} = tail_item{{ s }} / {{ tail_quads }}u;
-    let a{{ s }} = adapters[tail_a + tail_j{{ s }} * (count / 4u) + min(first / 4u + tail_quad{{ s }}, count / 4u - 1u)];
-{% endfor %}
-{% endif %}
-{% endmacro %}
 {{ prelude.main(threads) }}
     let first = wg.x * {{ outputs }}u;
     let lane = li % {{ lanes }}u;
@@ -145,9 +100,8 @@ fn scale_of(part: u32) -> f32 {
     let n{{ r }} = min(first + group, count - 1u){{ " + count" if r }};
     let row{{ r }} = n{{ r }} * {{ units }}u;
 {% endfor %}
-{# -- loads: the weights, the row, and what is needed in the end -- #}
+{# -- loads of the row, the weights and LoRA's first factor: all are under way before anything waits -- #}
 {% set steps = (units + lanes - 1) // lanes %}
-{{ "" if x_first else word_loads() }}
 {% if normed %}
 {% for s in range(held) %}
     let c{{ s }} = {{ "li + %du" % (s * threads) if (s + 1) * threads <= 16 * units else "min(li + %du, %du)" % (s * threads, 16 * units - 1) }};
@@ -162,7 +116,11 @@ fn scale_of(part: u32) -> f32 {
 {% endfor %}
     let row_scale = bitcast<f32>(x[params.scale_at / 4u][params.scale_at % 4u]);
 {% endif %}
-{{ word_loads() if x_first }}
+{% for r in range(tile) %}
+{% for u in range(steps) %}
+    let word{{ r }}_{{ u }} = words[row{{ r }} + {{ "lane + %du" % (u * lanes) if (u + 1) * lanes <= units else "min(lane + %du, %du)" % (u * lanes, units - 1) }}];
+{% endfor %}
+{% endfor %}
 {% if lora or tail %}
     let slot = per_row[params.slot_at];
     let entry = {{ "0u" if single else "max(slot, 1u) - 1u" }};
@@ -178,7 +136,6 @@ fn scale_of(part: u32) -> f32 {
     let sum{{ s }} = {{ "" if whole else "select(vec4<f32>(), " }}sums[sum_from + {{ "(%s)" % producer if whole else "min(%s, %du)" % (producer, producers - 1) }} * params.parts * {{ pieces }}u]{{ "" if whole else ", %s < %du)" % (producer, producers) }};
 {% endfor %}
 {% endif %}
-{{ late_loads(0) }}
 {# -- the row's norm and codes -- #}
 {% if normed %}
     var top = 0.0;
@@ -216,11 +173,45 @@ fn scale_of(part: u32) -> f32 {
         staged[at % 4u * {{ units }}u + at / 4u] = code{{ s }};
     }
 {% endfor %}
+{% endif %}
     workgroupBarrier();
+{# -- loads of what is needed in the end; earlier they would be in the way of the row's -- #}
+{% if lora %}
+    let piece = lane % {{ share_lanes }}u;
+{% for r in range(tile) %}
+{% for s in range(share_steps) %}
+    let b{{ r }}_{{ s }} = adapters[params.b_at + (entry * params.N + n{{ r }}) * {{ pieces }}u + min(piece + {{ s * share_lanes }}u, {{ pieces - 1 }}u)];
+{% endfor %}
+{% endfor %}
+{% endif %}
+    let out_n = min(first + li, count - 1u);
+{% for r in range(tile) %}
+    let end_part{{ r }} = part_of(out_n{{ " + count" if r }});
+{% if lora %}
+    let end_factor{{ r }} = scale[entry * params.parts + end_part{{ r }}];
+{% endif %}
+{% endfor %}
+{% if lora %}
+    let multiplier = bitcast<f32>(per_row[params.multiplier_at]);
+{% endif %}
+{% if accumulate %}
+    let before = y[out_n];
+{% endif %}
+{% if tail and next_gain %}
+    let out_gain = gains[params.next_gain_at + out_n / 4u][out_n % 4u];
+{% endif %}
+{% if tail %}
+    let tail_a = params.a_at + entry * {{ next_width }}u * (count / 4u);
+{% for s in range(tail_steps) %}
+    let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ next_width * tail_quads - 1 }}u);
+    let tail_quad{{ s }} = tail_item{{ s }} % {{ tail_quads }}u;
+    let tail_j{{ s }} = tail_item{{ s }} / {{ tail_quads }}u;
+    let a{{ s }} = adapters[tail_a + tail_j{{ s }} * (count / 4u) + min(first / 4u + tail_quad{{ s }}, count / 4u - 1u)];
+{% endfor %}
+{% endif %}
+{% if not normed %}
     let inverse_rms = 1.0;
 {% else %}
-    workgroupBarrier();
-{{ late_loads(1) }}
 {% if subgroup %}
     top = 0.0;
     square = 0.0;
@@ -269,8 +260,6 @@ fn scale_of(part: u32) -> f32 {
 {% endif %}
     workgroupBarrier();
 {% endif %}
-{{ late_loads(2) }}
-{{ late_loads(1) if not normed }}
 {# -- the product -- #}
 {% for r in range(tile) %}
     var acc{{ r }} = 0;
