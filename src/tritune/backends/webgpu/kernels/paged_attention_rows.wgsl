@@ -50,7 +50,17 @@ var<workgroup> gathered: array<vec4<f32>, {{ heads * shares * quads }}>;
 {{ prelude.functions() }}
 {# Vector i of what a thread has of a key, and the reverse: vectors <name>0 … as they are in the cache. #}
 {% macro expanded(name, i) %}{{ "vec4<f32>(load_f16x2(%s.%s), load_f16x2(%s.%s))" % (name, "xyzw"[2 * i], name, "xyzw"[2 * i + 1]) if half_cache else name }}{% endmacro %}
-{% macro packed(name) %}{% if half_cache %}{{ piece }}({% for i in range(width) %}{{ ", " if i }}pack2x16float({{ name }}{{ i }}.xy), pack2x16float({{ name }}{{ i }}.zw){% endfor %}){% else %}{{ name }}0{% endif %}{% endmacro %}
+{% macro packed(name) %}{% if half_cache %}{{ piece }}({% for i in range(width) %}{{ ", " if i }}pack2x16float(rounded({{ name }}{{ i }}).xy), pack2x16float(rounded({{ name }}{{ i }}).zw){% endfor %}){% else %}{{ name }}0{% endif %}{% endmacro %}
+
+{% if half_cache and rope %}
+// Numbers of f16, as the cache will hold them. A driver may take what was packed and is unpacked at once as it was before.
+fn rounded(v: vec4<f32>) -> vec4<f32> {
+    let bits = bitcast<vec4<u32>>(v);
+    let even = (bits >> vec4<u32>(13u)) & vec4<u32>(1u);
+    let nearest = bitcast<vec4<f32>>((bits + even + vec4<u32>(0xfffu)) & vec4<u32>(0xffffe000u));
+    return select(v, nearest, abs(v) < vec4<f32>(65504.0));
+}
+{% endif %}
 
 // Where the key (and the value) of a position begins in the caches, in pieces.
 fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
