@@ -66,7 +66,7 @@ class QuantBuffers:
         """Room for ``rows`` rows of the model's widest linear input."""
         widest = max(config.hidden_size, config.q_size, config.intermediate_size)
         codes, scales = backend.empty_together(((rows * widest,), "i8"), ((rows,), "f32"))
-        codes.transient = scales.transient = True
+        mark_transient(codes, scales)
         return cls(codes, scales)
 
 
@@ -123,11 +123,9 @@ class BlockBuffers:
             z=wanted(config.intermediate_size, keep),
             down={group.name: backend.empty((rows, len(group.parts) * (rank or 0))) for group in groups},
         )
-        for buffer in (
-            () if training else (block.normed, block.mid_normed, block.gate_up, block.z, *block.down.values())
-        ):
-            if buffer is not None:
-                buffer.transient = True
+        if not training:
+            inputs = (block.normed, block.o_normed, block.mid_normed, block.z)
+            mark_transient(*inputs, block.gate_up, *block.down.values())
         if inputs_of is None:
             return block
         other = inputs_of
@@ -152,6 +150,13 @@ class BlockBuffers:
             z=first(self.z),
             down={name: first_rows(buffer, count) for name, buffer in self.down.items()},
         )
+
+
+def mark_transient(*buffers: Buffer | None) -> None:
+    """See Buffer.transient."""
+    for buffer in buffers:
+        if buffer is not None:
+            buffer.transient = True
 
 
 def first_rows(buffer: Buffer, count: int) -> Buffer:
