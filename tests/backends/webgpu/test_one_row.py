@@ -10,7 +10,7 @@ import pytest
 from linear_cases import Case
 from tiny_chat import make_chat_model, open_chat_model, strong_adapter
 from tritune.backends.numpy import NumpyBackend
-from tritune.backends.webgpu.one_row import row_shape
+from tritune.backends.webgpu.held_linear import row_shape
 from tritune.lora import AdapterPool
 from tritune.models.batch import Piece
 from tritune.models.cache import KVCache

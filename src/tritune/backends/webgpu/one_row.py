@@ -7,193 +7,15 @@ dispatch. Of the next linear's LoRA, the first linear makes the first factor, of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tritune.backends.base import Buffer, LoRA, Rows
 
-from .buffers import WebGPUBuffer, covering, own_buffer, same_memory
+from .buffers import own_buffer, same_memory
 from .core import WebGPUCore
-from .ops_rows import HeldNorm, HeldRows
-from .weights import MAX_PARTS, WebGPUTernary, part_ends
-
-_HALF = 1 << 16
-"""Numbers in each half of the scratch for LoRA's first factors: one is read while the other is written."""
-_LONG_ROW = 4096
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """How linear_row.wgsl splits its work: see there."""
-
-    threads: int
-    lanes: int
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of a workgroup."""
-        return self.threads // self.lanes
-
-
-def row_shape(columns: int, most_threads: int) -> RowShape:
-    """The shape for rows of ``columns`` on a device with workgroups of ``most_threads``; measured on an H200."""
-    threads, lanes = (512, 16) if columns > _LONG_ROW else (256, 8)
-    return RowShape(min(threads, most_threads), lanes)
-
-
-@dataclass(frozen=True)
-class Front:
-    """The input of the linear: codes and scales as one range of words, or the row that is to be normed."""
-
-    x: WebGPUBuffer
-    scale_at: int | None  # where the codes' scale is; None: x is the row f32 [K]
-    gain: Buffer | None = None
-    norm: bool = False
-    eps: float = 0.0
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What a linear makes of its outputs for the next linear's LoRA."""
-
-    gain: Buffer | None  # of the norm between
-    lora: LoRA
-    width: int
-
-
-@dataclass(frozen=True)
-class Glu:
-    """What a linear of gate and up makes of them."""
-
-    activation: str
-    z: Buffer
-
-
-@dataclass(frozen=True)
-class HeldLinear(HeldRows):
-    """A linear of one row, which waits for what follows it."""
-
-    core: WebGPUCore
-    weight: WebGPUTernary
-    made: Buffer
-    rows: Rows
-    accumulate: bool
-    lora: LoRA | None
-    front: Front
-    sums_at: int = 0  # where LoRA's first factor is in the scratch
-    producers: int = 1  # over how many sums
-
-    def run(self) -> None:
-        """See Held."""
-        self.dispatch(None, None)
-
-    @property
-    def shape(self) -> RowShape:
-        """How its work is split."""
-        return row_shape(self.weight.in_features, most_threads(self.core))
-
-    def workgroups(self, glu: bool) -> int:
-        """Workgroups, each of which makes one sum of a tail."""
-        return -(-self.weight.out_features // (2 if glu else 1) // self.shape.outputs)
-
-    @property
-    def tail_at(self) -> int:
-        """Where a tail's sums go in the scratch."""
-        return _HALF - self.sums_at
-
-    def makes_glu(self) -> bool:
-        """Whether gate and up are all that it makes, and nobody else wants them."""
-        w = self.weight
-        return len(w.parts) == 2 and w.parts[0] == w.parts[1] and not self.accumulate and self.made.transient
-
-    def can(self, tail: Tail | None, glu: Glu | None) -> bool:
-        """Whether a kernel can do all of this at once."""
-        if tail is not None:
-            outputs = self.weight.out_features // (2 if glu is not None else 1)
-            sums = tail.width * self.workgroups(glu is not None)
-            if outputs % 4 or sums > _HALF or tail.width > 4 * self.shape.threads or not _fits_vectors(tail.lora):
-                return False
-            if self.lora is not None and self.lora.a.dtype != tail.lora.a.dtype:
-                return False
-        return self._fits(0 if tail is None else tail.width, glu) and self._bindings(tail, glu) is not None
-
-    def _fits(self, next_width: int, glu: Glu | None) -> bool:
-        """Whether the kernel's arrays fit the workgroup memory."""
-        shape, span, vectors = self.shape, len(self.weight.parts), 0 if self.lora is None else self.lora.rank // 4
-        words = self.weight.in_features // 2 + 6 * shape.threads + shape.outputs * (1 + next_width // 4)
-        words += 4 * span * vectors * (5 + min(-(-self.producers // 4), shape.threads // max(span * vectors, 1)))
-        return 4 * words <= self.core.device.info.limits["max-compute-workgroup-storage-size"]
-
-    def dispatch(self, tail: Tail | None, glu: Glu | None) -> None:
-        """Record it. What it is to do besides must be something that it ``can``."""
-        bound = self._bindings(tail, glu)
-        assert bound is not None
-        buffers, at = bound
-        w, lora, front, shape = self.weight, self.lora, self.front, self.shape
-        of_adapters = lora or (None if tail is None else tail.lora)
-        part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]
-        params = (w.out_features, w.in_features, front.eps, *part_ends(w.parts), *part_scales, len(w.parts))
-        places = (at["slot"], at["multiplier"], front.scale_at or 0, at["gain"], at["next_gain"], at["b"], at["a"])
-        ends = part_ends(w.parts)[: len(w.parts) - 1]
-        whole_parts = all(end % shape.outputs == 0 for end in ends)
-        variant: dict[str, object] = {
-            "threads": shape.threads,
-            "lanes": shape.lanes,
-            "units": w.in_features // 64,
-            "front": "norm" if front.scale_at is None else "codes",
-            "norm": front.norm,
-            "gain": front.gain is not None,
-            "held": -(-w.in_features // 4 // shape.threads),
-            "accumulate": self.accumulate,
-            "lora": lora is not None,
-            "rank": 0 if lora is None else lora.rank,
-            "producers": self.producers,
-            "span": 2 if glu is not None else 1 if whole_parts else len(w.parts),
-            "half": of_adapters is not None and of_adapters.a.dtype == "f16",
-            "single": of_adapters is not None and of_adapters.a.shape[0] == 1,
-            "glu": glu is not None,
-            "activation": "" if glu is None else glu.activation,
-            "tail": tail is not None,
-            "next_gain": tail is not None and tail.gain is not None,
-            "next_width": 0 if tail is None else tail.width,
-        }
-        self.core.dispatch(
-            "linear_row",
-            params=(*params, *places, self.sums_at // 4, self.tail_at // 4),
-            buffers=buffers,
-            grid=(self.workgroups(glu is not None), 1, 1),
-            variant=variant,
-        )
-
-    def _bindings(self, tail: Tail | None, glu: Glu | None) -> tuple[list[Buffer], dict[str, int]] | None:
-        """The kernel's buffers in order, and where things begin in them, as it counts; None: it cannot have them."""
-        lora, front = self.lora, self.front
-        at: dict[str, int] = dict.fromkeys(("slot", "multiplier", "gain", "next_gain", "b", "a"), 0)
-        alone: list[Buffer] = [front.x, self.weight.words, self.made if glu is None else glu.z]
-        behind: list[Buffer] = []
-        if lora is not None or tail is not None:
-            per_row = covering([self.rows.slot, self.rows.multiplier], alone)
-            if per_row is None:
-                return None
-            behind = [sums_scratch(self.core), per_row[0]]
-            at["slot"], at["multiplier"] = per_row[1]
-        if lora is not None:
-            behind.append(lora.scale)
-        gains = {"gain": front.gain, "next_gain": None if tail is None else tail.gain}
-        adapters = {"b": None if lora is None else lora.b, "a": None if tail is None else tail.lora.a}
-        together: list[Buffer] = []
-        for parts in (gains, adapters):
-            here = {name: buffer for name, buffer in parts.items() if buffer is not None}
-            if not here:
-                continue
-            found = covering(list(here.values()), [*alone, *behind])
-            if found is None or found[0].nbytes > self.core.device.max_binding:
-                return None
-            together.append(found[0])
-            words = 2 if next(iter(here.values())).dtype == "f16" else 4  # of a vector
-            if any(word % words for word in found[1]):
-                return None
-            at.update({name: word // words for name, word in zip(here, found[1], strict=True)})
-        return [*alone, *together, *behind], at
+from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, most_threads, row_shape, sums_scratch
+from .ops_rows import HeldNorm
+from .weights import WebGPUTernary
 
 
 class OneRowOps(WebGPUCore):
@@ -231,7 +53,7 @@ class OneRowOps(WebGPUCore):
         if not wanted or self.recording is None or y.shape[0] != 1 or w.in_features % 64:
             return False
         threads = row_shape(w.in_features, most_threads(self)).threads
-        return lora is None or (_fits_vectors(lora) and len(w.parts) * lora.rank <= threads and lora.down.transient)
+        return lora is None or (fits_vectors(lora) and len(w.parts) * lora.rank <= threads and lora.down.transient)
 
     def _after_norm(self, held: HeldLinear, norm: HeldNorm) -> HeldLinear | None:
         """The linear with the norm in it, behind the linear before, which is recorded now."""
@@ -275,21 +97,6 @@ class OneRowOps(WebGPUCore):
             down = sums_scratch(self).view(0, (1, width))
             norm.run_with_lora_down(replace(lora, down=down), held.rows, width)
         return held
-
-
-def most_threads(core: WebGPUCore) -> int:
-    """Threads that a workgroup of the device can have."""
-    limits = core.device.info.limits
-    return min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"])
-
-
-def sums_scratch(core: WebGPUCore) -> Buffer:
-    """f32: LoRA's first factors on their way from one linear to the next."""
-    return core.scratch("sums", 2 * _HALF)
-
-
-def _fits_vectors(lora: LoRA) -> bool:
-    return lora.rank % 4 == 0
 
 
 def _made(norm: HeldNorm, x: Buffer, codes: Buffer, scales: Buffer) -> bool:
