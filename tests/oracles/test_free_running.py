@@ -28,7 +28,7 @@ LARGER: dict[str, dict[str, Any]] = {
         "ffn": 320, "vocab": 320,
     },
 }  # fmt: skip
-INPUTS = {"numpy": 2, "cpu": 2, "webgpu": 1}  # a software GPU takes its time
+INPUTS = 3  # of a single one the gap and the distance scatter by a half, with the addresses of torch's buffers too
 LENGTH = 256
 
 
@@ -58,7 +58,7 @@ def test_built_in_model(make) -> None:
 
 def check(ours: Ours, eager: Reference, sdpa: Reference) -> None:
     adapter = random_adapter(ours.config, LoRAConfig(rank=4, alpha=8))
-    items = [example(ours.config.vocab_size, LENGTH, seed) for seed in range(INPUTS[ours.backend.name])]
+    items = [example(ours.config.vocab_size, LENGTH, seed) for seed in range(INPUTS)]
     found, first, second = (run(side, items, adapter) for side in (ours, eager, sdpa))
     for mine, one, other in zip(found, first, second, strict=True):
         gap = error(other, one)
