@@ -85,10 +85,9 @@ def random_model(backend: WebGPUBackend, config: ModelConfig) -> BitNet:
     first, contents = model.layers[0], dict[int, Any]()
     model.layers += [copied(backend, first, contents) for _ in range(config.num_layers - 1)]
     for index, gains in enumerate(gain_buffers(backend, config)):  # which lie side by side in a real model
-        for name, buffer in vars(gains).items():
-            if buffer is not None:
-                backend.write(buffer, contents[id(getattr(first, name))])
-        model.layers[index] = replace(model.layers[index], **vars(gains))
+        for name, buffer in gains.items():
+            backend.write(buffer, contents[id(getattr(first, name))])
+        model.layers[index] = replace(model.layers[index], **gains)
     return model
 
 

@@ -38,50 +38,33 @@ class Layer:
     ffn_sub_norm: Buffer | None  # f32 [F]
 
 
-@dataclass(frozen=True)
-class Gains:
-    """Room for the gains of a block's norms."""
-
-    input_norm: Buffer
-    attn_sub_norm: Buffer | None
-    post_norm: Buffer
-    ffn_sub_norm: Buffer | None
-
-
-def gain_buffers(backend: Backend, config: ModelConfig) -> list[Gains]:
-    """Room for the gains of all blocks, side by side: a norm and the next one can then be seen by the same op."""
-    sub_widths = (config.q_size, config.intermediate_size) if config.sub_norms else ()
-    widths = [config.hidden_size, *sub_widths[:1], config.hidden_size, *sub_widths[1:]]
-    shapes: list[tuple[tuple[int, ...], DType]] = [((width,), "f32") for width in widths]
+def gain_buffers(backend: Backend, config: ModelConfig) -> list[dict[str, Buffer]]:
+    """Room for the gains of each block, by their names in Layer; all side by side, so that an op can see a norm's and
+    the next one's."""
+    sub_norms = {"attn_sub_norm": config.q_size, "ffn_sub_norm": config.intermediate_size} if config.sub_norms else {}
+    widths = {"input_norm": config.hidden_size, "post_norm": config.hidden_size} | sub_norms
+    shapes: list[tuple[tuple[int, ...], DType]] = [((width,), "f32") for width in widths.values()]
     buffers = iter(backend.empty_together(*(shapes * config.num_layers)))
-
-    def sub() -> Buffer | None:
-        return next(buffers) if config.sub_norms else None
-
-    return [Gains(next(buffers), sub(), next(buffers), sub()) for _ in range(config.num_layers)]
+    return [{name: next(buffers) for name in widths} for _ in range(config.num_layers)]
 
 
-def upload_layer(backend: Backend, weights: LayerWeights, gains: Gains) -> Layer:
-    """Pack and upload one block."""
+def upload_layer(backend: Backend, weights: LayerWeights, gains: dict[str, Buffer]) -> Layer:
+    """Pack and upload one block; ``gains``: its room of ``gain_buffers``."""
     w = weights
-    pairs = (
-        (gains.input_norm, w.input_norm),
-        (gains.attn_sub_norm, w.attn_sub_norm),
-        (gains.post_norm, w.post_attention_norm),
-        (gains.ffn_sub_norm, w.ffn_sub_norm),
-    )
-    for buffer, gain in pairs:
-        if buffer is not None and gain is not None:
-            backend.write(buffer, gain)
+    values = {"input_norm": w.input_norm, "post_norm": w.post_attention_norm}
+    sub_norms = {"attn_sub_norm": w.attn_sub_norm, "ffn_sub_norm": w.ffn_sub_norm}
+    values |= {name: gain for name, gain in sub_norms.items() if gain is not None}
+    for name, gain in values.items():
+        backend.write(gains[name], gain)
     return Layer(
         qkv=backend.pack_ternary([(m.codes, m.scale) for m in (w.q, w.k, w.v)]),
         o=backend.pack_ternary([(w.o.codes, w.o.scale)]),
         gate_up=backend.pack_ternary([(m.codes, m.scale) for m in (w.gate, w.up)]),
         down=backend.pack_ternary([(w.down.codes, w.down.scale)]),
-        input_norm=gains.input_norm,
-        post_norm=gains.post_norm,
-        attn_sub_norm=gains.attn_sub_norm,
-        ffn_sub_norm=gains.ffn_sub_norm,
+        input_norm=gains["input_norm"],
+        post_norm=gains["post_norm"],
+        attn_sub_norm=gains.get("attn_sub_norm"),
+        ffn_sub_norm=gains.get("ffn_sub_norm"),
     )
 
 

@@ -150,9 +150,10 @@ class Device:
         self.max_buffer = info.limits["max-buffer-size"] & ~3
         self.max_grid = info.limits["max-compute-workgroups-per-dimension"]
         self.alignment = max(info.limits["min-storage-buffer-offset-alignment"], 4)
-        largest = min(info.limits["max-compute-invocations-per-workgroup"], info.limits["max-compute-workgroup-size-x"])
+        limits = (info.limits["max-compute-invocations-per-workgroup"], info.limits["max-compute-workgroup-size-x"])
+        self.max_threads = min(limits)
         # A barrier of a software renderer costs by the thread, so its workgroups are small.
-        self.workgroup_size = min(options.workgroup_size or (64 if info.software else 256), largest)
+        self.workgroup_size = min(options.workgroup_size or (64 if info.software else 256), self.max_threads)
         if self.workgroup_size < 1 or self.workgroup_size & (self.workgroup_size - 1):
             raise DeviceError(f"workgroup_size must be a power of two, found {self.workgroup_size}")
 

@@ -12,7 +12,7 @@ from .choices import CANDIDATES, Choice, head_class, linear_class
 from .one_row import OneRowOps
 from .ops_gemm import ceil_div
 from .ops_rows import HeldNorm
-from .weights import MAX_PARTS, WebGPUTable, WebGPUTernary, part_ends
+from .weights import WebGPUTable, WebGPUTernary, part_ends, part_params
 
 FEW_ROWS = 16
 """Up to this many rows a kernel reads the matrix once for all of them; beyond, tiles are worth it."""
@@ -111,8 +111,7 @@ class FewRowsOps(OneRowOps):
                 at = per_row[1]
                 buffers += [lora.down, lora.b, per_row[0], lora.scale]
                 correction = _correction(lora, shape.lanes)
-        part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]
-        params = (tokens, w.out_features, w.in_features, *part_ends(w.parts), *part_scales, len(w.parts), *at)
+        params = (tokens, w.out_features, w.in_features, *part_params(w), *at)
         self.dispatch(
             "linear_gemv",
             params=params,

@@ -9,7 +9,7 @@ from tritune.backends.base import Buffer, LoRA, Rows
 from .buffers import WebGPUBuffer, covering
 from .core import WebGPUCore
 from .ops_rows import HeldRows
-from .weights import MAX_PARTS, WebGPUTernary, part_ends
+from .weights import WebGPUTernary, part_ends, part_params
 
 _HALF = 1 << 16
 """Numbers in each half of the scratch for LoRA's first factors: one is read while the other is written."""
@@ -41,8 +41,7 @@ class Front:
 
     x: WebGPUBuffer
     scale_at: int | None  # where the codes' scale is; None: x is the row f32 [K]
-    gain: Buffer | None = None
-    norm: bool = False
+    gain: Buffer | None = None  # None: quantised as it is
     eps: float = 0.0
 
 
@@ -52,7 +51,11 @@ class Tail:
 
     gain: Buffer | None  # of the norm between
     lora: LoRA
-    width: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of LoRA's first factor."""
+        return self.lora.a.shape[1]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class HeldLinear(HeldRows):
     @property
     def shape(self) -> RowShape:
         """How its work is split."""
-        return row_shape(self.weight.in_features, most_threads(self.core))
+        return row_shape(self.weight.in_features, self.core.device.max_threads)
 
     def workgroups(self, glu: bool) -> int:
         """Workgroups, each of which makes one sum of a tail."""
@@ -109,9 +112,9 @@ class HeldLinear(HeldRows):
                 return False
             if self.lora is not None and self.lora.a.dtype != tail.lora.a.dtype:
                 return False
-        return self._fits(0 if tail is None else tail.width, glu) and self._bindings(tail, glu) is not None
+        return self._fits(0 if tail is None else tail.width) and self._bindings(tail, glu) is not None
 
-    def _fits(self, next_width: int, glu: Glu | None) -> bool:
+    def _fits(self, next_width: int) -> bool:
         """Whether the kernel's arrays fit the workgroup memory."""
         shape, span, vectors = self.shape, len(self.weight.parts), 0 if self.lora is None else self.lora.rank // 4
         words = self.weight.in_features // 2 + 6 * shape.threads + shape.outputs * (1 + next_width // 4)
@@ -125,8 +128,7 @@ class HeldLinear(HeldRows):
         buffers, at = bound
         w, lora, front, shape = self.weight, self.lora, self.front, self.shape
         of_adapters = lora or (None if tail is None else tail.lora)
-        part_scales = [*w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts))]
-        params = (w.out_features, w.in_features, front.eps, *part_ends(w.parts), *part_scales, len(w.parts))
+        params = (w.out_features, w.in_features, front.eps, *part_params(w))
         places = (at["slot"], at["multiplier"], front.scale_at or 0, at["gain"], at["next_gain"], at["b"], at["a"])
         ends = part_ends(w.parts)[: len(w.parts) - 1]
         whole_parts = all(end % shape.outputs == 0 for end in ends)
@@ -135,7 +137,6 @@ class HeldLinear(HeldRows):
             "lanes": shape.lanes,
             "units": w.in_features // 64,
             "front": "norm" if front.scale_at is None else "codes",
-            "norm": front.norm,
             "gain": front.gain is not None,
             "held": -(-w.in_features // 4 // shape.threads),
             "accumulate": self.accumulate,
@@ -189,12 +190,6 @@ class HeldLinear(HeldRows):
                 return None
             at.update({name: word // words for name, word in zip(here, found[1], strict=True)})
         return [*alone, *together, *behind], at
-
-
-def most_threads(core: WebGPUCore) -> int:
-    """Threads that a workgroup of the device can have."""
-    limits = core.device.info.limits
-    return min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"])
 
 
 def sums_scratch(core: WebGPUCore) -> Buffer:

@@ -7,15 +7,20 @@ dispatch. Of the next linear's LoRA, the first linear makes the first factor, of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tritune.backends.base import Buffer, LoRA, Rows
 
 from .buffers import own_buffer, same_memory
 from .core import WebGPUCore
-from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, most_threads, row_shape, sums_scratch
+from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, row_shape, sums_scratch
 from .ops_rows import HeldNorm
 from .weights import WebGPUTernary
+
+Plan = tuple[HeldLinear, Callable[[], None]]
+"""A linear, and what records the dispatch before it."""
 
 
 class OneRowOps(WebGPUCore):
@@ -23,7 +28,6 @@ class OneRowOps(WebGPUCore):
 
     def linear_one(
         self,
-        x: Buffer,
         codes: Buffer | None,
         scales: Buffer | None,
         w: WebGPUTernary,
@@ -35,14 +39,23 @@ class OneRowOps(WebGPUCore):
         """See Backend.linear. False, with nothing done, where the kernel cannot do it."""
         if codes is None or scales is None or not self._can_be_one(w, y, lora):
             return False
-        norm = self.take(HeldNorm, lambda norm: _made(norm, x, codes, scales))
-        if norm is None:
+        plans: list[Plan] = []
+
+        def planned(norm: HeldNorm) -> bool:
+            """Whether there is a plan for the linear of what ``norm`` quantises."""
+            if norm.codes is None or norm.scales is None:
+                return False
+            if not (same_memory(codes, norm.codes) and same_memory(scales, norm.scales)):
+                return False
+            linear = partial(HeldLinear, self, w, y, rows, accumulate, lora)
+            plan = self._with_norm(linear, norm, lora) or self._after_norm(linear, norm, lora)
+            plans.extend([] if plan is None else [plan])
+            return plan is not None
+
+        if self.take(HeldNorm, planned) is None:
             return False
-        held = HeldLinear(self, w, y, rows, accumulate, lora, Front(own_buffer(x), None))
-        held = self._after_norm(held, norm) or self._after_codes(held, norm)
-        if held is None:
-            self.hold(norm)
-            return False
+        held, record_before = plans[0]
+        record_before()
         self.hold(held)
         return True
 
@@ -52,54 +65,45 @@ class OneRowOps(WebGPUCore):
             wanted = not self.device.info.software  # which waits for nothing
         if not wanted or self.recording is None or y.shape[0] != 1 or w.in_features % 64:
             return False
-        threads = row_shape(w.in_features, most_threads(self)).threads
-        return lora is None or (fits_vectors(lora) and len(w.parts) * lora.rank <= threads and lora.down.transient)
+        threads = row_shape(w.in_features, self.device.max_threads).threads
+        return lora is None or (fits_vectors(lora) and lora.a.shape[1] <= threads and lora.down.transient)
 
-    def _after_norm(self, held: HeldLinear, norm: HeldNorm) -> HeldLinear | None:
-        """The linear with the norm in it, behind the linear before, which is recorded now."""
+    def _with_norm(self, linear: Callable[..., HeldLinear], norm: HeldNorm, lora: LoRA | None) -> Plan | None:
+        """The linear with the norm in it, behind the linear before."""
         outputs = (norm.normed, norm.codes, norm.scales)
-        source = norm.source if isinstance(norm.source, HeldLinear) else None
         if norm.attention is not None or not all(b is None or b.transient for b in outputs):
             return None
-        if source is None and (held.lora is not None or norm.activation is not None):
-            return None
-        x, glu, lora = norm.x, None, held.lora
+        source = norm.source if isinstance(norm.source, HeldLinear) else None
+        if source is None:
+            if lora is not None or norm.activation is not None:
+                return None
+            held = linear(Front(own_buffer(norm.x), None, norm.gain, norm.eps))
+            return (held, _nothing) if held.can(None, None) else None
+        x, glu = norm.x, None
         if norm.activation is not None:
             x = norm.normed or self.scratch("glu", norm.columns)
             glu = Glu(norm.activation, x)
-        if source is not None:
-            tail = None if lora is None else Tail(norm.gain, lora, len(held.weight.parts) * lora.rank)
-            if (glu is not None and not source.makes_glu()) or not source.can(tail, glu):
-                return None
-            held = replace(held, sums_at=source.tail_at, producers=source.workgroups(glu is not None))
-        else:
-            tail = None
-        front = Front(own_buffer(x), None, norm.gain, norm.gain is not None, norm.eps)
-        held = replace(held, front=front)
-        if not held.can(None, None):
+        tail = None if lora is None else Tail(norm.gain, lora)
+        if (glu is not None and not source.makes_glu()) or not source.can(tail, glu):
             return None
-        if source is not None:
-            source.dispatch(tail, glu)
-        return held
+        front = Front(own_buffer(x), None, norm.gain, norm.eps)
+        held = linear(front, source.tail_at, source.workgroups(glu is not None))
+        return (held, partial(source.dispatch, tail, glu)) if held.can(None, None) else None
 
-    def _after_codes(self, held: HeldLinear, norm: HeldNorm) -> HeldLinear | None:
-        """The linear of what the norm's dispatch makes, which is recorded now."""
-        coded, lora = norm.coded, held.lora
+    def _after_norm(self, linear: Callable[..., HeldLinear], norm: HeldNorm, lora: LoRA | None) -> Plan | None:
+        """The linear behind the norm's dispatch, which makes LoRA's first factor too."""
+        coded = norm.coded
         if coded is None or coded[1][0] or not norm.held:
             return None
-        held = replace(held, front=Front(coded[0], coded[1][1]))
+        held = linear(Front(coded[0], coded[1][1]))
         if not held.can(None, None):
             return None
         if lora is None:
-            norm.run()
-        else:
-            width = len(held.weight.parts) * lora.rank
-            down = sums_scratch(self).view(0, (1, width))
-            norm.run_with_lora_down(replace(lora, down=down), held.rows, width)
-        return held
+            return held, norm.run
+        width = lora.a.shape[1]
+        down = sums_scratch(self).view(0, (1, width))
+        return held, partial(norm.run_with_lora_down, replace(lora, down=down), held.rows, width)
 
 
-def _made(norm: HeldNorm, x: Buffer, codes: Buffer, scales: Buffer) -> bool:
-    if norm.codes is None or norm.scales is None or not same_memory(codes, norm.codes):
-        return False
-    return same_memory(scales, norm.scales)
+def _nothing() -> None:
+    pass

@@ -55,7 +55,7 @@ class LinearOps(FewRowsOps, GemmOps):
         tokens = y.shape[0]
         if (codes is None) != (scales is None):
             raise DeviceError("linear: codes and their scales are given together or not at all")
-        if _active(dropout) is None and self.linear_one(x, codes, scales, w, y, rows, accumulate, lora):
+        if _active(dropout) is None and self.linear_one(codes, scales, w, y, rows, accumulate, lora):
             return
         if tokens <= FEW_ROWS:
             if lora is not None:

@@ -58,7 +58,7 @@ class HeldNorm(Held):
     def threads(self) -> int:
         """Threads of a workgroup: more for long rows, where they are cheap."""
         device = self.core.device
-        largest = min(512, device.info.limits["max-compute-invocations-per-workgroup"])
+        largest = min(512, device.max_threads)
         long = self.columns // 4 > 4 * device.workgroup_size or self.attention is not None
         doubled = 2 * device.workgroup_size
         return doubled if long and doubled <= largest and not device.info.software else device.workgroup_size

@@ -140,3 +140,8 @@ def part_ends(parts: tuple[int, ...]) -> list[int]:
         first += size
         ends.append(first)
     return ends + [_NO_PART] * (MAX_PARTS - 1 - len(ends))
+
+
+def part_params(w: WebGPUTernary) -> list[int | float]:
+    """What the kernels want to know of a matrix's parts: where they end, their scales, how many there are."""
+    return [*part_ends(w.parts), *w.part_scales, *[0.0] * (MAX_PARTS - len(w.parts)), len(w.parts)]

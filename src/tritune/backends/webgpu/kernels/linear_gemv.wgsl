@@ -54,14 +54,7 @@ var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
 var<workgroup> partial_lora: array<f32, {{ round_rows * threads * sets }}>;
 {% endif %}
 
-// A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
-fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide else "u32" }} {
-{% if wide %}
-    return ~(word | ((word << vec4<u32>(1u)) & vec4<u32>(0xaaaaaaaau)));
-{% else %}
-    return ~(word | ((word << 1u) & 0xaaaaaaaau));
-{% endif %}
-}
+{% include "ternary.wgsl" %}
 
 {# Loads of the units that begin at `at`; units past the row's end are zeros. #}
 {% macro load_units() %}
@@ -109,10 +102,6 @@ fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide 
 {% endfor %}
 {% endfor %}
 {% endmacro %}
-
-fn scale_of(part: u32) -> f32 {
-    return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
-}
 
 {# What the thread that ends output `n` of row `t` needs beside the sums; `name` begins the names. #}
 {% macro ending(name) %}

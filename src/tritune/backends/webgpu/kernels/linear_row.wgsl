@@ -82,13 +82,8 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
 {% include "glu.wgsl" %}
 {% endif %}
 
-// A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
-fn signed(word: vec4<u32>) -> vec4<u32> {
-    return ~(word | ((word << vec4<u32>(1u)) & vec4<u32>(0xaaaaaaaau)));
-}
-fn scale_of(part: u32) -> f32 {
-    return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
-}
+{% set wide = true %}
+{% include "ternary.wgsl" %}
 
 {{ prelude.main(threads) }}
     let first = wg.x * {{ outputs }}u;
@@ -142,7 +137,7 @@ fn scale_of(part: u32) -> f32 {
     var square = 0.0;
 {% for s in range(held) %}
 {% set last = (s + 1) * threads > 16 * units %}
-{% if norm %}
+{% if gain %}
     square += {{ "select(0.0, dot(x%d, x%d), li + %du < %du)" % (s, s, s * threads, 16 * units) if last else "dot(x%d, x%d)" % (s, s) }};
 {% endif %}
     let v{{ s }} = x{{ s }}{{ " * gain%d" % s if gain }};
@@ -230,7 +225,7 @@ fn scale_of(part: u32) -> f32 {
     top = scratch_top[0];
     square = scratch_square[0];
 {% endif %}
-    let inverse_rms = {{ "1.0 / sqrt(square / f32(params.K) + params.eps)" if norm else "1.0" }};
+    let inverse_rms = {{ "1.0 / sqrt(square / f32(params.K) + params.eps)" if gain else "1.0" }};
     let row_scale = 127.0 / max(top * inverse_rms, 1e-5);
 {% for s in range(held) %}
     {{ "if li + %du < %du { " % (s * threads, 16 * units) if (s + 1) * threads > 16 * units }}coded[c{{ s }}] = pack_i8x4(vec4<i32>(clamp(round(v{{ s }} * inverse_rms * row_scale), vec4<f32>(-128.0), vec4<f32>(127.0)))){{ "; }" if (s + 1) * threads > 16 * units else ";" }}
