@@ -16,7 +16,7 @@ from tritune.models.batch import Piece
 from tritune.models.cache import KVCache
 from tritune.models.inference import InferenceState
 
-TOKENS = [5, 9, 3, 70, 41]
+SEQUENCES = ([5, 9, 3, 70, 41], [12, 44, 7, 81, 30], [66, 21, 8, 15, 77])
 SOME = ["q_proj", "up_proj", "down_proj"]
 
 BITNET = {"hidden": 128, "ffn": 192, "heads": 4, "kv_heads": 2, "layers": 3}
@@ -30,16 +30,16 @@ MODELS = {
 
 
 class Decoder:
-    """Decodes TOKENS one by one, and keeps the hidden state after the last block."""
+    """Decodes tokens one by one, and keeps the hidden state after the last block."""
 
-    def __init__(self, path, backend, adapters, slot, multiplier=1.0, dtype="f32"):
+    def __init__(self, path, backend, adapters, slot, multiplier=1.0, dtype="f32", tokens=SEQUENCES[0]):
         model = open_chat_model(path, backend)
         made = [strong_adapter(model, seed, **config) for seed, config in enumerate(adapters)]
         pool = AdapterPool.for_adapters(backend, made, rounded=dtype == "f16") if made else None
         cache = KVCache(backend, model.config, 4, "f32")
         self.state = InferenceState(model.device_model, cache, max_rows=8, adapters=pool)
         hidden = []
-        for position, token in enumerate(TOKENS):
+        for position, token in enumerate(tokens):
             self.state.forward([Piece([token], position, slot, multiplier, blocks=(2,))])
             hidden.append(np.asarray(backend.read(self.state._x))[0])
         self.hidden = np.array(hidden, np.float64)
@@ -49,22 +49,37 @@ class Decoder:
         return Counter(dispatch.kernel for dispatch in self.state._forward_program(1).dispatches)
 
 
-@pytest.fixture(params=[{}, {"subgroups": False}, {"attention_splits": 3, "workgroup_size": 128}], ids=str)
+@pytest.fixture(params=[{}, {"subgroups": False}, {"attention_splits": 3, "workgroup_size": 128}, {"team": 8}], ids=str)
 def one_row(request, opened):
-    return opened(one_row=True, **request.param)
+    options = dict(request.param)
+    team = options.pop("team", None)
+    backend = opened(one_row=True, **options)
+    if team is not None and backend.device.info.software:  # on hardware that path is taken anyway
+        if not any(width in backend.device.info.name for width in ("256 bits", "512 bits")):
+            pytest.skip("subgroups of less than 8")
+        backend.device.smallest_subgroup = team
+    return backend
 
 
 @pytest.fixture
 def decoded(tmp_path):
-    """What a backend decodes, held to what NumPy does. Two roundings to int8 may differ where a value lies between."""
+    """What a backend decodes, held to what NumPy does.
+
+    Two roundings to int8 may differ where a value lies between, and then all that follows does a little; but not in
+    each of some sequences.
+    """
 
     def decode(backend, sizes, adapters=(), slot=1, multiplier=1.0):
         path = make_chat_model(tmp_path / "model", **sizes)
-        found = Decoder(path, backend, adapters, slot, multiplier)
-        expected = Decoder(path, NumpyBackend(), adapters, slot, multiplier)
-        error = np.linalg.norm(found.hidden - expected.hidden) / np.linalg.norm(expected.hidden)
-        assert error < 1e-3
-        return found
+        for tokens in SEQUENCES:
+            found, expected = (
+                Decoder(path, where, adapters, slot, multiplier, tokens=tokens) for where in (backend, NumpyBackend())
+            )
+            error = np.linalg.norm(found.hidden - expected.hidden) / np.linalg.norm(expected.hidden)
+            assert error < 2e-2
+            if error < 1e-5:
+                return found
+        pytest.fail(f"an error of {error}")
 
     return decode
 
@@ -88,8 +103,7 @@ def test_decoding_equals_the_definition(one_row, decoded, name, rank):
     ],
     ids=["some linears", "two adapters", "a rank that is no multiple of 4", "a large rank", "a larger one"],
 )
-def test_adapters_of_all_kinds(opened, decoded, adapters):
-    one_row = opened(one_row=True)
+def test_adapters_of_all_kinds(one_row, decoded, adapters):
     for slot in range(len(adapters) + 1):
         decoded(one_row, BITNET, adapters, slot, multiplier=0.7)
 
@@ -107,8 +121,8 @@ def test_norms_and_the_glu_need_no_dispatch_of_their_own(opened, decoded):
     assert adapted["rms_norm_quant"] == layers + 1  # and the very first
 
 
-def test_adapters_in_f16(opened, tmp_path):
-    backend = opened(one_row=True)
+def test_adapters_in_f16(one_row, tmp_path):
+    backend = one_row
     backend.f16_adapters = True
     path = make_chat_model(tmp_path / "model", **BITNET)
     found, exact = (Decoder(path, backend, [{"rank": 8}], 1, dtype=dtype) for dtype in ("f16", "f32"))
@@ -139,12 +153,14 @@ def test_a_software_renderer_keeps_its_dispatches_apart(opened, decoded):
     assert (decoded(backend, BITNET).kernels["linear_row"] == 0) == backend.device.info.software
 
 
+@pytest.mark.parametrize("team", [0, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize("most_threads", [128, 256, 1024])
-def test_a_workgroup_fits_the_device(most_threads):
+def test_a_workgroup_fits_the_device(most_threads, team):
     for columns in (256, 2560, 6912):
-        shape = row_shape(columns, most_threads)
-        assert shape.threads <= most_threads
+        shape = row_shape(columns, most_threads, team)
+        assert 64 <= shape.threads <= most_threads
         assert shape.outputs % 4 == 0
+        assert shape.threads % shape.team == 0 if shape.team else shape.threads.bit_count() == 1
 
 
 def test_a_device_with_little_workgroup_memory_keeps_its_dispatches_apart(opened, decoded):

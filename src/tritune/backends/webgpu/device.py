@@ -166,6 +166,11 @@ class Device:
         # A software renderer cannot hang a screen, and its rates are anybody's guess.
         self.submit_seconds = options.submit_seconds or (float("inf") if info.software else 0.5)
 
+    def team(self, threads: int) -> int:
+        """How many threads next to each other are surely in one subgroup, of a workgroup of ``threads``; 0: none."""
+        team = self.smallest_subgroup if self.subgroups else 0
+        return team if team and threads % team == 0 else 0
+
     @contextmanager
     def errors(self, what: str) -> Generator[None]:
         """Run a block of wgpu calls; whatever goes wrong in it, if only reported, is raised as our error."""

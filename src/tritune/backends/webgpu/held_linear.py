@@ -22,6 +22,7 @@ class RowShape:
 
     threads: int
     lanes: int
+    team: int
 
     @property
     def outputs(self) -> int:
@@ -29,10 +30,14 @@ class RowShape:
         return self.threads // self.lanes
 
 
-def row_shape(columns: int, most_threads: int) -> RowShape:
-    """The shape for rows of ``columns`` on a device with workgroups of ``most_threads``; measured on an H200."""
-    threads, lanes = (512, 16) if columns > _LONG_ROW else (256, 8)
-    return RowShape(min(threads, most_threads), lanes)
+def row_shape(columns: int, most_threads: int, subgroup: int) -> RowShape:
+    """The shape for rows of ``columns``, with workgroups of ``most_threads`` and subgroups of ``subgroup`` threads (0:
+    none); measured on an H200."""
+    lanes = 16 if columns > _LONG_ROW else 8
+    if subgroup == 0 or subgroup % lanes:
+        return RowShape(min(512 if columns > _LONG_ROW else 256, most_threads), lanes, 0)
+    threads = min(384 if columns > _LONG_ROW else 256, most_threads)
+    return RowShape(threads // subgroup * subgroup, lanes, subgroup)
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,18 @@ class HeldLinear(HeldRows):
     @property
     def shape(self) -> RowShape:
         """How its work is split."""
-        return row_shape(self.weight.in_features, self.core.device.max_threads)
+        device = self.core.device
+        return row_shape(
+            self.weight.in_features, device.max_threads, device.smallest_subgroup if device.subgroups else 0
+        )
+
+    def outputs(self, glu: bool) -> int:
+        """Outputs, of which a GLU makes one of two."""
+        return self.weight.out_features // (2 if glu else 1)
 
     def workgroups(self, glu: bool) -> int:
         """Workgroups, each of which makes one sum of a tail."""
-        return -(-self.weight.out_features // (2 if glu else 1) // self.shape.outputs)
+        return -(-self.outputs(glu) // self.shape.outputs)
 
     @property
     def tail_at(self) -> int:
@@ -106,19 +118,28 @@ class HeldLinear(HeldRows):
     def can(self, tail: Tail | None, glu: Glu | None) -> bool:
         """Whether a kernel can do all of this at once."""
         if tail is not None:
-            outputs = self.weight.out_features // (2 if glu is not None else 1)
             sums = tail.width * self.workgroups(glu is not None)
-            if outputs % 4 or sums > _HALF or tail.width > 4 * self.shape.threads or not fits_vectors(tail.lora):
+            if self.outputs(glu is not None) % 4 or sums > _HALF or tail.width > 4 * self.shape.threads:
+                return False
+            if not fits_vectors(tail.lora):
                 return False
             if self.lora is not None and self.lora.a.dtype != tail.lora.a.dtype:
                 return False
-        return self._fits(0 if tail is None else tail.width) and self._bindings(tail, glu) is not None
+        return self._fits(0 if tail is None else tail.width, glu) and self._bindings(tail, glu) is not None
 
-    def _fits(self, next_width: int) -> bool:
-        """Whether the kernel's arrays fit the workgroup memory."""
-        shape, span, vectors = self.shape, len(self.weight.parts), 0 if self.lora is None else self.lora.rank // 4
-        words = self.weight.in_features // 2 + 6 * shape.threads + shape.outputs * (1 + next_width // 4)
-        words += 4 * span * vectors * (5 + min(-(-self.producers // 4), shape.threads // max(span * vectors, 1)))
+    def _span(self, glu: Glu | None) -> int:
+        """How many parts may meet in a workgroup."""
+        whole = all(end % self.shape.outputs == 0 for end in part_ends(self.weight.parts)[: len(self.weight.parts) - 1])
+        return 2 if glu is not None else 1 if whole else len(self.weight.parts)
+
+    def _fits(self, next_width: int, glu: Glu | None) -> bool:
+        """Whether the kernel's arrays fit the workgroup memory, and each number of LoRA's first factor has a thread."""
+        shape = self.shape
+        numbers = 0 if self.lora is None else self._span(glu) * self.lora.rank
+        if numbers > shape.threads:
+            return False
+        words = self.weight.in_features // 4 + 6 * shape.threads + shape.outputs * (2 + next_width // 4) + 128
+        words += numbers + shape.threads + (0 if shape.team else self.weight.in_features // 4)
         return 4 * words <= self.core.device.info.limits["max-compute-workgroup-storage-size"]
 
     def dispatch(self, tail: Tail | None, glu: Glu | None) -> None:
@@ -130,11 +151,10 @@ class HeldLinear(HeldRows):
         of_adapters = lora or (None if tail is None else tail.lora)
         params = (w.out_features, w.in_features, front.eps, *part_params(w))
         places = (at["slot"], at["multiplier"], front.scale_at or 0, at["gain"], at["next_gain"], at["b"], at["a"])
-        ends = part_ends(w.parts)[: len(w.parts) - 1]
-        whole_parts = all(end % shape.outputs == 0 for end in ends)
         variant: dict[str, object] = {
             "threads": shape.threads,
             "lanes": shape.lanes,
+            "team": shape.team,
             "units": w.in_features // 64,
             "front": "norm" if front.scale_at is None else "codes",
             "gain": front.gain is not None,
@@ -143,7 +163,7 @@ class HeldLinear(HeldRows):
             "lora": lora is not None,
             "rank": 0 if lora is None else lora.rank,
             "producers": self.producers,
-            "span": 2 if glu is not None else 1 if whole_parts else len(w.parts),
+            "span": self._span(glu),
             "half": of_adapters is not None and of_adapters.a.dtype == "f16",
             "single": of_adapters is not None and of_adapters.a.shape[0] == 1,
             "glu": glu is not None,
@@ -154,7 +174,7 @@ class HeldLinear(HeldRows):
         }
         self.core.dispatch(
             "linear_row",
-            params=(*params, *places, self.sums_at // 4, self.tail_at // 4),
+            params=(*params, *places, self.sums_at, self.tail_at),
             buffers=buffers,
             grid=(self.workgroups(glu is not None), 1, 1),
             variant=variant,

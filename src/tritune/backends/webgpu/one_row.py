@@ -15,7 +15,7 @@ from tritune.backends.base import Buffer, LoRA, Rows
 
 from .buffers import own_buffer, same_memory
 from .core import WebGPUCore
-from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, row_shape, sums_scratch
+from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, sums_scratch
 from .ops_rows import HeldNorm
 from .weights import WebGPUTernary
 
@@ -65,8 +65,7 @@ class OneRowOps(WebGPUCore):
             wanted = not self.device.info.software  # which waits for nothing
         if not wanted or self.recording is None or y.shape[0] != 1 or w.in_features % 64:
             return False
-        threads = row_shape(w.in_features, self.device.max_threads).threads
-        return lora is None or (fits_vectors(lora) and lora.a.shape[1] <= threads and lora.down.transient)
+        return lora is None or (fits_vectors(lora) and lora.down.transient)
 
     def _with_norm(self, linear: Callable[..., HeldLinear], norm: HeldNorm, lora: LoRA | None) -> Plan | None:
         """The linear with the norm in it, behind the linear before."""

@@ -106,7 +106,12 @@ class HeldNorm(Held):
             "splits": 0,
         }
         if self.held:
-            variant |= {"lora": bool(lora), "threads": self.threads, **correction}
+            variant |= {
+                "lora": bool(lora),
+                "threads": self.threads,
+                "team": self.core.device.team(self.threads),
+                **correction,
+            }
         buffers, at = [self.x, self.gain, self.normed, self.codes, self.scales, *lora], [0, 0]
         if self.attention is not None and self.coded is not None:
             coded, at = self.coded

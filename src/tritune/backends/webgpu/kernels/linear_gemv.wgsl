@@ -45,6 +45,7 @@ pieces (vectors of 4 where it is `aligned`), so that the lanes see to several ou
 {% set round_rows = [rows, [12288 // (threads * tile * (8 if lora else 4)), 1] | max] | min %}
 {{ prelude.functions() }}
 {{ lora_parts.part_of() }}
+{{ lora_parts.part_scale() }}
 {% if staged %}
 // x, the vectors of neighbouring units side by side.
 var<workgroup> staged_x: array<vec4<u32>, {{ 4 * staged }}>;
@@ -54,7 +55,14 @@ var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
 var<workgroup> partial_lora: array<f32, {{ round_rows * threads * sets }}>;
 {% endif %}
 
-{% include "ternary.wgsl" %}
+// A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
+fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide else "u32" }} {
+{% if wide %}
+    return ~(word | ((word << vec4<u32>(1u)) & vec4<u32>(0xaaaaaaaau)));
+{% else %}
+    return ~(word | ((word << 1u) & 0xaaaaaaaau));
+{% endif %}
+}
 
 {# Loads of the units that begin at `at`; units past the row's end are zeros. #}
 {% macro load_units() %}

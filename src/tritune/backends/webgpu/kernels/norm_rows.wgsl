@@ -23,11 +23,7 @@ fn put_scale(row: u32, scale: f32) { scales[row] = scale; }
 {{ binding("slot", "array<u32>") }}
 {{ binding("down", "array<f32>") }}{% endif %}
 
-{% if subgroup %}
-{% set copies = threads // 4 %}
-{% else %}
-{% set copies = threads %}
-{% endif %}
+{% set copies = threads // team if team else threads %}
 var<workgroup> scratch_top: array<f32, {{ copies }}>;
 var<workgroup> scratch_sums: array<f32, {{ (down_rows + 1) * copies }}>;
 
@@ -77,28 +73,25 @@ var<workgroup> scratch_sums: array<f32, {{ (down_rows + 1) * copies }}>;
     sum{{ q + 1 }} += dot(v{{ s }}, expand_a(a{{ q }}_{{ s }}));
 {% endfor %}
 {% endfor %}
-{% if subgroup %}
-    let part_top = subgroupMax(top);
+{% if team %}
+{{ prelude.fold("top", team, op="max") }}
 {% for q in range(down_rows + 1) %}
-    let part{{ q }} = subgroupAdd(sum{{ q }});
+{{ prelude.fold("sum%d" % q, team) }}
 {% endfor %}
-    if subgroup_lane == 0u {
-        scratch_top[subgroup_index] = part_top;
+    if li % {{ team }}u == 0u {
+        scratch_top[li / {{ team }}u] = top;
 {% for q in range(down_rows + 1) %}
-        scratch_sums[{{ q * copies }}u + subgroup_index] = part{{ q }};
+        scratch_sums[{{ q * copies }}u + li / {{ team }}u] = sum{{ q }};
 {% endfor %}
     }
     workgroupBarrier();
-    top = 0.0;
-{% for q in range(down_rows + 1) %}
-    sum{{ q }} = 0.0;
+    top = scratch_top[0];
+{% for i in range(1, copies) %}
+    top = max(top, scratch_top[{{ i }}]);
 {% endfor %}
-    for (var i = 0u; i < subgroup_count; i++) {
-        top = max(top, scratch_top[i]);
 {% for q in range(down_rows + 1) %}
-        sum{{ q }} += scratch_sums[{{ q * copies }}u + i];
+    sum{{ q }} = {% for i in range(copies) %}{{ " + " if i }}scratch_sums[{{ q * copies + i }}]{% endfor %};
 {% endfor %}
-    }
 {% else %}
     scratch_top[li] = top;
 {% for q in range(down_rows + 1) %}

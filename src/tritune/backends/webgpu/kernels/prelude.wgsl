@@ -167,3 +167,11 @@ fn workgroup_argmax(value: f32, index: u32) -> Best {
     return best;
 }
 {% endmacro %}
+
+{# Joins `name` over groups of `count` threads next to each other, those `step` apart: all of them have the same then. They
+   must be in one subgroup. #}
+{% macro fold(name, count, step=1, op="sum") %}
+{% for s in [1, 2, 4, 8, 16, 32, 64] if s >= step and s < count %}
+    {{ name }} = {{ joined(op, name, "subgroupShuffleXor(%s, %du)" % (name, s)) }};
+{% endfor %}
+{% endmacro %}
