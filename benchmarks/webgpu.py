@@ -36,6 +36,7 @@ from tritune.models.batch import Piece
 from tritune.models.bitnet import BitNet, Layer, gain_buffers
 from tritune.models.cache import BLOCK_SIZE, CachedSequence, KVCache
 from tritune.models.config import ModelConfig
+from tritune.models.footprint import weight_bytes
 from tritune.models.inference import InferenceState
 
 CONTEXT = 4096
@@ -80,6 +81,7 @@ def random_model(backend: WebGPUBackend, config: ModelConfig) -> BitNet:
 
     So each layer has memory of its own, as it must be for the figures to be true, and the model is there in seconds.
     """
+    backend.reserve(weight_bytes(config))
     model = BitNet(backend, RandomSource(replace(config, num_layers=1)))
     model.config = config
     first, contents = model.layers[0], dict[int, Any]()

@@ -155,7 +155,7 @@ class Clock:
         compute = encoder.begin_compute_pass(timestamp_writes=stamps)
         for dispatch in dispatches:
             compute.set_pipeline(dispatch.pipeline)
-            compute.set_bind_group(0, dispatch.group)
+            compute.set_bind_group(0, dispatch.group, dispatch.offsets)
             compute.dispatch_workgroups(*dispatch.grid)
         compute.end()
         encoder.resolve_query_set(self.queries, 0, 2, self.resolved, 0)

@@ -14,6 +14,7 @@ Hook = Callable[[Backend, Arguments, Callable[[], None]], None]
 """Called in place of an op with the backend, the op's arguments by name, and what runs the op."""
 
 MEMORY = {
+    "reserve",
     "empty",
     "empty_together",
     "write",

@@ -226,6 +226,10 @@ class Backend(ABC):
         be bound as one. Raises OutOfMemoryError with the size asked for."""
         return [self.empty(shape, dtype) for shape, dtype in wanted]
 
+    def reserve(self, nbytes: int) -> None:
+        """Buffers of about ``nbytes`` in all come next: a backend may make one room for them. It never fails."""
+        return
+
     @abstractmethod
     def write(self, buffer: Buffer, array: Array) -> None:
         """Copy ``array`` (same number of elements; cast to the buffer's dtype) into ``buffer``."""

@@ -13,6 +13,7 @@ from typing import Literal
 from tritune.backends.base import Backend, Buffer, DType, LoRA, Rows, Table, TernaryWeight
 from tritune.models.block_buffers import Adapters, BlockBuffers, QuantBuffers
 from tritune.models.config import ModelConfig
+from tritune.models.footprint import weight_bytes
 from tritune.models.int8_head import Int8Rows
 from tritune.models.weights import FloatTable, LayerWeights, ModelSource
 from tritune.ops.rope import rope_table
@@ -79,6 +80,7 @@ class BitNet:
         self.backend = backend
         self.config = source.config
         self.floats = activations == "float"
+        backend.reserve(weight_bytes(self.config))
         with ThreadPoolExecutor(1) as reader:  # the next layer is decoded while one is packed and uploaded
             coming = reader.submit(source.layer, 0)
             self.layers: list[Layer] = []

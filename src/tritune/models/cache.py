@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tritune.backends.base import Backend, Buffer
+from tritune.backends.base import Backend, DType
 from tritune.errors import ContextLengthError
 from tritune.models.config import ModelConfig
 
@@ -24,8 +24,9 @@ class KVCache:
     ) -> None:
         shape = (num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
         self.num_blocks = num_blocks
-        self.k: list[Buffer] = [backend.empty(shape, dtype) for _ in range(config.num_layers)]
-        self.v: list[Buffer] = [backend.empty(shape, dtype) for _ in range(config.num_layers)]
+        of_layer: tuple[tuple[int, ...], DType] = (shape, dtype)
+        made = backend.empty_together(*[of_layer] * (2 * config.num_layers))
+        self.k, self.v = made[: config.num_layers], made[config.num_layers :]
         self._free = list(range(num_blocks - 1, -1, -1))
         self._holders = [0] * num_blocks
 

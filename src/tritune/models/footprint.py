@@ -45,11 +45,25 @@ def footprint(
     if int8_head or head is not None:
         tables += table * (1 if int8_head or head is None else _ITEM_BYTES[head.dtype])
     return Footprint(
-        ternary=config.num_layers * sum(map(prod, projection_shapes(config).values())) // 4,
+        ternary=_ternary_bytes(config),
         tables=tables,
-        floats=4 * (config.num_layers * sum(norm_sizes(config).values()) + config.max_positions * config.head_dim),
+        floats=_float_bytes(config),
         cache=cache_bytes(config, context, kv_dtype),
     )
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Bytes of all weights but the embedding and the head, with a scale for each row of a matrix."""
+    rows = config.num_layers * sum(rows for rows, _ in projection_shapes(config).values())
+    return _ternary_bytes(config) + 4 * rows + _float_bytes(config)
+
+
+def _ternary_bytes(config: ModelConfig) -> int:
+    return config.num_layers * sum(map(prod, projection_shapes(config).values())) // 4
+
+
+def _float_bytes(config: ModelConfig) -> int:
+    return 4 * (config.num_layers * sum(norm_sizes(config).values()) + config.max_positions * config.head_dim)
 
 
 def cache_bytes(config: ModelConfig, context: int, kv_dtype: Literal["f16", "f32"] = "f16") -> int:

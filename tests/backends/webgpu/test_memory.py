@@ -7,8 +7,10 @@ import gc
 import numpy as np
 import pytest
 
+from tiny_adapters import tiny_base
 from tritune.backends.numpy import NumpyBackend
 from tritune.errors import DeviceError, OutOfMemoryError
+from tritune.models.cache import KVCache
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i32", "u32", "i8"])
@@ -76,6 +78,36 @@ def test_buffers_made_one_after_the_other_share_an_arena(opened):
     assert len({buffer.arena.serial for buffer in together}) == 1
     held += [backend.empty((1000,)) for _ in range(1900)]  # the holes of all others are still used
     assert backend.stats.bytes_allocated == before
+
+
+def test_reserved_room_holds_what_comes(opened):
+    backend = opened(arena_bytes=1 << 16)
+    backend.reserve(1 << 20)
+    before = backend.stats.bytes_allocated
+    assert before >= 1 << 20
+    backend.reserve(1 << 20)
+    buffers = [backend.empty((10_000,)) for _ in range(26)]
+    assert len({buffer.arena.serial for buffer in buffers}) == 1
+    assert backend.stats.bytes_allocated == before
+    del buffers
+    gc.collect()
+    assert backend.stats.bytes_allocated < 1 << 20
+
+
+def test_room_that_cannot_be_reserved_is_no_error(opened):
+    backend = opened(arena_bytes=1 << 16, memory_limit_bytes=1 << 20)
+    backend.reserve(1 << 21)
+    assert backend.empty((1000,)).size == 1000
+
+
+def test_keys_and_values_of_all_layers_share_an_arena(opened):
+    config = tiny_base(layers=5).config
+    backend = opened(arena_bytes=1 << 16)
+    cache = KVCache(backend, config, 16)
+    assert len({buffer.arena.serial for buffer in (*cache.k, *cache.v)}) == 1
+    backend.device.max_buffer = cache.k[0].nbytes  # a device whose buffers may not be that large
+    small = KVCache(backend, config, 16)
+    assert len({buffer.arena.serial for buffer in (*small.k, *small.v)}) == 10
 
 
 def test_a_large_buffer_is_given_back_to_the_driver(opened):

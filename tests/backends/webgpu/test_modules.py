@@ -28,8 +28,8 @@ def test_reading_past_a_binding_shows_nothing_of_its_neighbours(webgpu):
     webgpu.write(secret, np.full(64, 5, np.float32))
     preparer = webgpu._preparer
     pipeline = preparer.shaders._compile("past_the_end", {}, PAST_THE_END, 2)
-    group = preparer._group(bytes(16), (bound, out))
-    webgpu._runner.run_now(Dispatch("past_the_end", pipeline, group, (2, 1, 1), (bound, out)))
+    group, offsets = preparer._group(bytes(16), (bound, out))
+    webgpu._runner.run_now(Dispatch("past_the_end", pipeline, group, offsets, (2, 1, 1), (bound, out)))
     found = np.asarray(webgpu.read(out))
     assert (found[:64] == 1).all()
     assert (found[64:] != 5).all()

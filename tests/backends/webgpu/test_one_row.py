@@ -49,7 +49,16 @@ class Decoder:
         return Counter(dispatch.kernel for dispatch in self.state._forward_program(1).dispatches)
 
 
-@pytest.fixture(params=[{}, {"subgroups": False}, {"attention_splits": 3, "workgroup_size": 128}, {"team": 8}], ids=str)
+OPTIONS = [
+    {},
+    {"subgroups": False},
+    {"attention_splits": 3, "workgroup_size": 128},
+    {"dynamic_offsets": False},
+    {"team": 8},
+]
+
+
+@pytest.fixture(params=OPTIONS, ids=str)
 def one_row(request, opened):
     options = dict(request.param)
     team = options.pop("team", None)
@@ -119,6 +128,19 @@ def test_norms_and_the_glu_need_no_dispatch_of_their_own(opened, decoded):
     assert adapted["linear_row"] == 4 * layers
     assert adapted["glu_norm_quant"] == adapted["linear_gemv"] == adapted["lora_down_rows"] == 0
     assert adapted["rms_norm_quant"] == layers + 1  # and the very first
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_layers_share_bind_groups(opened, tmp_path, dynamic):
+    """One for each dispatch costs the host time: it is in no cache when its turn comes."""
+    backend = opened(one_row=True, dynamic_offsets=dynamic)
+    found: list[int] = []
+    for layers in (3, 6):
+        path = make_chat_model(tmp_path / str(layers), **{**BITNET, "layers": layers})
+        program = Decoder(path, backend, [{"rank": 8}], 1).state._forward_program(1)
+        found.append(len({id(dispatch.group) for dispatch in program.dispatches}))
+    few, many = found
+    assert many == few if dynamic else many > 1.5 * few
 
 
 def test_adapters_in_f16(one_row, tmp_path):

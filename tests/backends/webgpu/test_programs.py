@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tritune.backends.numpy import NumpyBackend
-from tritune.backends.webgpu import few_rows
+from tritune.backends.webgpu import WebGPUBackend, few_rows, prepare
+from tritune.backends.webgpu.buffers import covering
 from tritune.backends.webgpu.prepare import pack_params
 from tritune.errors import DeviceError, DeviceLostError
 
@@ -327,9 +330,10 @@ def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
     assert waits == sorted(waits)
 
 
-def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, monkeypatch):
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, monkeypatch, dynamic):
     monkeypatch.setitem(__import__("sys").modules, "tritune.backends.cpu._native", None)
-    backend = opened()
+    backend = opened(dynamic_offsets=dynamic)
     assert backend._runner._encoder._replay.__name__ == "from_python"
     x = rng.integers(-128, 128, (2, 8)).astype(np.int8)
     bound, y, z = backend.upload(x, "i8"), backend.empty((2, 3)), backend.upload(np.ones((4,)))
@@ -340,3 +344,49 @@ def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, mo
     program.run()
     np.testing.assert_array_equal(backend.read(y), expected(x, -2.0))
     assert backend.read(z).tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_other_parts_of_the_same_memory_share_a_bind_group(opened, rng, dynamic):
+    groups = run_on_three_parts(opened(dynamic_offsets=dynamic), rng)
+    assert len(groups) == (1 if dynamic else 3)
+
+
+def test_offsets_beyond_what_a_dispatch_can_give(opened, rng, monkeypatch):
+    monkeypatch.setattr(prepare, "_OFFSETS", 512)
+    assert len(run_on_three_parts(opened(), rng)) == 3
+
+
+def run_on_three_parts(backend, rng):
+    """Each of three dispatches in a range of its own; their bind groups."""
+    arrays = [rng.integers(-128, 128, (2, 8)).astype(np.int8) for _ in range(3)]
+    inputs, outputs = [backend.upload(x, "i8") for x in arrays], [backend.empty((2, 3)) for _ in range(3)]
+    with backend.record() as program:
+        for number, (x, y) in enumerate(zip(inputs, outputs, strict=True)):
+            smoke(backend, x, y, offset=float(number))
+    program.run()
+    for number, (x, y) in enumerate(zip(arrays, outputs, strict=True)):
+        np.testing.assert_array_equal(backend.read(y), expected(x, number))
+    return {id(dispatch.group) for dispatch in program.dispatches}
+
+
+def test_a_device_with_few_dynamic_offsets_has_none(opened):
+    """WebGPU promises 4 of a kernel's 8 buffers."""
+    dynamic = "max-dynamic-storage-buffers-per-pipeline-layout"
+    backend = opened()
+    info = replace(backend.device.info, limits={**backend.device.info.limits, dynamic: 4})
+    poor = WebGPUBackend(info)
+    assert (backend._preparer.shaders.dynamic, poor._preparer.shaders.dynamic) == (True, False)
+    poor.close()
+
+
+def test_small_buffers_of_one_block_are_seen_through_one_range(webgpu):
+    a, b, c = webgpu.empty_together(((3,), "i32"), ((5,), "f32"), ((64,), "u32"))
+    apart = webgpu.empty((40,))
+    tight, at = covering([a, b], [c, apart])
+    assert (tight.offset, tight.nbytes, at) == (a.offset, 288, [0, 64])
+    ranges = [covering(pair, [apart], 1 << 20) for pair in ([a, b], [b, c])]
+    assert [(r.offset, r.nbytes, at) for r, at in ranges] == [(a.offset, 768, at) for at in ([0, 64], [64, 128])]
+    assert covering([a, b], [apart], 512)[0].nbytes == 288  # more than a binding may be
+    assert covering([a, b], [c], 1 << 20)[0].nbytes == 288  # the rest is bound itself
+    assert covering([a, c], [b]) is None

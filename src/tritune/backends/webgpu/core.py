@@ -133,6 +133,10 @@ class WebGPUCore(Backend):
         """See Backend.empty_together."""
         return list(self.memory.empty_together(wanted))
 
+    def reserve(self, nbytes: int) -> None:
+        """See Backend.reserve."""
+        self.memory.reserve(nbytes)
+
     def scratch(self, name: str, size: int) -> Buffer:
         """f32 [size] of memory that an op needs only while it runs; the same for all calls of a name."""
         buffer = self._scratch.get(name)

@@ -37,6 +37,7 @@ _INSTALL_HINT = (
 class WebGPUOptions:
     """Settings of a WebGPU device. The defaults are right for use; tests force the paths that other devices take."""
 
+    dynamic_offsets: bool = True  # False: each dispatch has a bind group of its own, also where they could share them
     subgroups: bool = True  # False: the workgroup-memory path, also where the adapter has subgroups
     max_binding_bytes: int | None = None  # at most this much of a buffer is bound at once (the adapter's limit if None)
     memory_limit_bytes: int | None = None  # refuse to allocate more than this

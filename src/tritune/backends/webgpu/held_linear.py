@@ -201,7 +201,7 @@ class HeldLinear(HeldRows):
             here = {name: buffer for name, buffer in parts.items() if buffer is not None}
             if not here:
                 continue
-            found = covering(list(here.values()), [*alone, *behind])
+            found = covering(list(here.values()), [*alone, *behind], self.core.device.max_binding)
             if found is None or found[0].nbytes > self.core.device.max_binding:
                 return None
             together.append(found[0])

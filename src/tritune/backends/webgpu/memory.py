@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from threading import Lock
 from typing import Any
@@ -52,7 +53,10 @@ class Memory:
         return self.empty_together([(shape, dtype)])[0]
 
     def empty_together(self, wanted: Sequence[tuple[tuple[int, ...], DType]]) -> list[WebGPUBuffer]:
-        """Buffers of zeros, one behind the other in one block. Raises OutOfMemoryError with the size asked for."""
+        """Buffers of zeros, one behind the other in one block, if the device has blocks that large.
+
+        Raises OutOfMemoryError with the size asked for.
+        """
         self._check_open()
         offsets, size = list[int](), 0
         for shape, dtype in wanted:
@@ -60,6 +64,8 @@ class Memory:
                 raise DeviceError(f"a buffer cannot have the shape {shape}")
             offsets.append(size)
             size += round_up(max(prod(int(side) for side in shape) * item_bytes(dtype), 4), BLOCK_ALIGNMENT)
+        if size > self._device.max_buffer and len(wanted) > 1:
+            return [self.empty(shape, dtype) for shape, dtype in wanted]
         block = self._take(size)
         if block.offset < block.arena.fresh:
             self._clear(block.arena, block.offset, min(size, block.arena.fresh - block.offset))
@@ -69,6 +75,14 @@ class Memory:
             WebGPUBuffer(block, block.offset + offset, tuple(shape), dtype, alignment)
             for offset, (shape, dtype) in zip(offsets, wanted, strict=True)
         ]
+
+    def reserve(self, nbytes: int) -> None:
+        """Make one arena for ``nbytes`` that come, where they would take several and one can be had: see ``_take``."""
+        self._check_open()
+        size = nbytes + (nbytes >> 8)  # and what alignment adds
+        if size > self._device.options.arena_bytes and not any(arena.largest >= nbytes for arena in self._arenas):
+            with self._lock, suppress(OutOfMemoryError):
+                self._new_arena(size)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -111,9 +125,8 @@ class Memory:
         self._arenas_made += 1
         arena = Arena(self.create_buffer(size, "STORAGE|COPY_SRC|COPY_DST"), size, self._arenas_made)
         self._arenas.append(arena)
-        if size <= self._device.options.arena_bytes:
-            # Else wgpu looks, at each binding of each dispatch for ever, whether it must be zeroed before its use.
-            self._clear(arena, 0, size)
+        # Else wgpu looks, at each binding of each dispatch for ever, whether it must be zeroed before its use.
+        self._clear(arena, 0, size)
         return arena
 
     def create_buffer(self, size: int, usage: str) -> Any:

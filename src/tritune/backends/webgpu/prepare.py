@@ -21,6 +21,7 @@ from .shaders import MAX_STORAGE_BUFFERS, Shaders
 
 _UNIFORM_SLOT = 256  # bytes; the largest offset alignment that WebGPU allows a device to ask for
 _UNIFORM_CHUNK = 64 << 10
+_OFFSETS = 1 << 32  # those that a dispatch can give are below
 _CACHED_GROUPS = 4096  # bind groups kept for ops outside programs; a program keeps its own alive
 
 
@@ -31,6 +32,7 @@ class Dispatch:
     kernel: str
     pipeline: Any
     group: Any
+    offsets: tuple[int, ...]  # in the bind group, of each of its bindings, or none
     grid: tuple[int, int, int]
     buffers: tuple[WebGPUBuffer, ...]
 
@@ -85,18 +87,29 @@ class Preparer:
         """See ``WebGPUCore.dispatch``."""
         bound = tuple(checked_buffers(kernel, buffers, self._device.max_binding))
         pipeline = self.shaders.pipeline(kernel, variant, len(bound))
-        return Dispatch(kernel, pipeline, self._group(pack_params(params), bound), self._fold(kernel, grid), bound)
+        group, offsets = self._group(pack_params(params), bound)
+        return Dispatch(kernel, pipeline, group, offsets, self._fold(kernel, grid), bound)
 
-    def _group(self, block: bytes, buffers: tuple[WebGPUBuffer, ...]) -> Any:
-        key = (block, tuple((b.arena.serial, b.offset, b.nbytes) for b in buffers))
+    def _group(self, block: bytes, buffers: tuple[WebGPUBuffer, ...]) -> tuple[Any, tuple[int, ...]]:
+        """The bind group, and the offsets in it.
+
+        With offsets of their own, dispatches that bind other ranges of the same arenas share a group: what a
+        dispatch costs on the host is most of all the memory of its group, which is in no cache.
+        """
+        uniform, at = self.parameters.slot(block)
+        ranges = [(uniform, at, len(block))] + [(b.arena.handle, b.offset, max(b.nbytes, 4)) for b in buffers]
+        offsets: tuple[int, ...] = ()
+        if self.shaders.dynamic:
+            offsets = tuple(offset % _OFFSETS for _, offset, _ in ranges)
+            ranges = [(handle, offset - offset % _OFFSETS, size) for handle, offset, size in ranges]
+        serials = (id(uniform), *(b.arena.serial for b in buffers))
+        key = tuple((serial, *where) for serial, (_, *where) in zip(serials, ranges, strict=True))
         if key in self._groups:
             self._groups.move_to_end(key)
-            return self._groups[key]
-        uniform, offset = self.parameters.slot(block)
-        resources = [(uniform, offset, len(block))] + [(b.arena.handle, b.offset, max(b.nbytes, 4)) for b in buffers]
+            return self._groups[key], offsets
         entries = [
             {"binding": i, "resource": {"buffer": handle, "offset": start, "size": size}}
-            for i, (handle, start, size) in enumerate(resources)
+            for i, (handle, start, size) in enumerate(ranges)
         ]
         with self._device.errors("making a bind group"):
             group = self._device.handle.create_bind_group(layout=self.shaders.layout(len(buffers))[0], entries=entries)
@@ -104,7 +117,7 @@ class Preparer:
         self._groups[key] = group
         if len(self._groups) > _CACHED_GROUPS:
             self._groups.popitem(last=False)
-        return group
+        return group, offsets
 
     def _fold(self, kernel: str, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """A grid within the device's limit: too many in x go on in y if y is 1, too many in y go on in z if z is 1."""

@@ -66,7 +66,7 @@ class Profiler:
                 compute = encoder.begin_compute_pass(timestamp_writes=stamps)
                 for dispatch in dispatches:
                     compute.set_pipeline(dispatch.pipeline)
-                    compute.set_bind_group(0, dispatch.group)
+                    compute.set_bind_group(0, dispatch.group, dispatch.offsets)
                     compute.dispatch_workgroups(*dispatch.grid)
                 compute.end()
             encoder.resolve_query_set(self._queries, 0, used, self._resolved, 0)

@@ -15,21 +15,29 @@ from .prepare import Dispatch
 
 @dataclass(frozen=True)
 class Items:
-    """Dispatches as raw ids: (pipeline, 0 if it is the one before's; bind group; grid)."""
+    """Dispatches as raw ids: (pipeline, None or 0 if it is the one before's; bind group; offsets in it; grid)."""
 
-    ids: Sequence[tuple[Any, Any, int, int, int]]
-    words: NDArray[np.uint64]  # [n, 5], the same as addresses
+    ids: Sequence[tuple[Any, Any, int, Any, int, int, int]]  # the offsets as their number and a pointer
+    words: NDArray[np.uint64]  # [n, 6], the same as addresses and numbers
+    offsets: NDArray[np.uint32]  # of all dispatches, one behind the other
+    addresses: tuple[int, int, int]  # of the words, their rows, of the offsets
 
 
 def raw_items(dispatches: Sequence[Dispatch]) -> Items:
     """What recording needs of dispatches; the objects themselves must stay alive."""
-    ids: list[tuple[Any, Any, int, int, int]] = []
-    current: Any = None
+    from wgpu.backends.wgpu_native._ffi import ffi
+
+    cffi: Any = ffi
+    offsets = np.array([offset for d in dispatches for offset in d.offsets], np.uint32)
+    ids: list[tuple[Any, Any, int, Any, int, int, int]] = []
+    current, at = None, offsets.ctypes.data
     for d in dispatches:
-        ids.append((None if d.pipeline is current else d.pipeline._internal, d.group._internal, *d.grid))
-        current = d.pipeline
-    words = [(0 if p is None else _address(p), _address(group), *grid) for p, group, *grid in ids]
-    return Items(ids, np.array(words, np.uint64).reshape(-1, 5))
+        pipeline = None if d.pipeline is current else d.pipeline._internal
+        ids.append((pipeline, d.group._internal, len(d.offsets), cffi.cast("uint32_t *", at), *d.grid))
+        current, at = d.pipeline, at + offsets.itemsize * len(d.offsets)
+    rows = [(0 if p is None else _address(p), _address(group), n, *grid) for p, group, n, _, *grid in ids]
+    words = np.array(rows, np.uint64).reshape(-1, 6)
+    return Items(ids, words, offsets, (words.ctypes.data, len(words), offsets.ctypes.data))
 
 
 def replayer() -> Callable[[Any, Items], None]:
@@ -37,30 +45,28 @@ def replayer() -> Callable[[Any, Items], None]:
 
     What goes wrong arrives in the error slot that the caller's ``Device.errors`` opened.
     """
-    from wgpu.backends.wgpu_native._ffi import ffi, lib
+    from wgpu.backends.wgpu_native._ffi import lib
 
     raw: Any = lib
-    cffi: Any = ffi
     set_pipeline = raw.wgpuComputePassEncoderSetPipeline
     set_group = raw.wgpuComputePassEncoderSetBindGroup
     dispatch = raw.wgpuComputePassEncoderDispatchWorkgroups
-    null: Any = cffi.NULL
 
     def from_python(target: Any, items: Items) -> None:
-        for pipeline, group, x, y, z in items.ids:
+        for pipeline, group, count, offsets, x, y, z in items.ids:
             if pipeline is not None:
                 set_pipeline(target, pipeline)
-            set_group(target, 0, group, 0, null)
+            set_group(target, 0, group, count, offsets)
             dispatch(target, x, y, z)
 
     try:
-        native: Any = import_module("tritune.backends.cpu._native").replay
+        native: Any = import_module("tritune.backends.cpu._native").replay_dispatches
     except (ImportError, AttributeError):  # not built, or built for an older version
         return from_python
     functions = [_address(function) for function in (set_pipeline, set_group, dispatch)]
 
     def natively(target: Any, items: Items) -> None:
-        native(_address(target), *functions, items.words.ctypes.data, len(items.words))
+        native(_address(target), *functions, *items.addresses)
 
     return natively
 

@@ -28,6 +28,9 @@ class Shaders:
     def __init__(self, device: Device, stats: Stats) -> None:
         self._device = device
         self._stats = stats
+        most = device.info.limits["max-dynamic-storage-buffers-per-pipeline-layout"]
+        self.dynamic = device.options.dynamic_offsets and most >= MAX_STORAGE_BUFFERS
+        """Whether a dispatch says where its buffers begin, so that others can have the same bind group."""
         self._environment = Environment(
             loader=FileSystemLoader(KERNELS),
             undefined=StrictUndefined,
@@ -70,8 +73,10 @@ class Shaders:
     def layout(self, num_buffers: int) -> tuple[Any, Any]:
         """(bind group layout, pipeline layout): the parameters at binding 0, then ``num_buffers`` storage buffers."""
         if num_buffers not in self._layouts:
-            entries: list[dict[str, Any]] = [_layout_entry(0, "uniform")]
-            entries += [_layout_entry(1 + i, "storage") for i in range(num_buffers)]
+            entries: list[dict[str, Any]] = [
+                {"binding": i, "visibility": "COMPUTE", "buffer": {"type": kind, "has_dynamic_offset": self.dynamic}}
+                for i, kind in enumerate(["uniform"] + ["storage"] * num_buffers)
+            ]
             with self._device.errors("making a bind group layout"):
                 group = self._device.handle.create_bind_group_layout(entries=entries)
                 pipeline = self._device.handle.create_pipeline_layout(bind_group_layouts=[group])
@@ -99,7 +104,3 @@ class _Bindings:
     def declare(self, name: str, wgsl_type: str) -> str:
         self.count += 1
         return f"@group(0) @binding({self.count}) var<storage, read_write> {name}: {wgsl_type};"
-
-
-def _layout_entry(binding: int, kind: str) -> dict[str, Any]:
-    return {"binding": binding, "visibility": "COMPUTE", "buffer": {"type": kind}}
