@@ -130,8 +130,11 @@ class Device:
 
         Raises DeviceError when the driver refuses.
         """
+        from wgpu.backends.wgpu_native._api import error_handler
+
         self.info = info
         self.options = options
+        self.handler: Any = error_handler  # of all devices
         self.lost: str | None = None  # why, once the device has gone away
         self._completed = -1  # the last submission that was waited for
         self._problems = _Problems()
@@ -172,28 +175,14 @@ class Device:
         team = self.smallest_subgroup if self.subgroups else 0
         return team if team and threads % team == 0 else 0
 
-    @contextmanager
-    def errors(self, what: str) -> Generator[None]:
+    def errors(self, what: str) -> _Errors:
         """Run a block of wgpu calls; whatever goes wrong in it, if only reported, is raised as our error."""
-        import wgpu
-        from wgpu.backends.wgpu_native._api import error_handler
-
-        handler: Any = error_handler
-        self.check(what)
-        handler.capture("tritune")  # errors of raw calls, which wgpu-py would only log
-        try:
-            try:
-                yield
-            finally:
-                late: tuple[str, str] | None = handler.release("tritune")
-        except wgpu.GPUError as error:
-            raise self._error(isinstance(error, wgpu.classes.GPUOutOfMemoryError), what, str(error)) from error
-        if late is not None:
-            raise self._error(late[0] == "OutOfMemory", what, late[1])
-        self.check(what)
+        return _Errors(self, what)
 
     def check(self, what: str) -> None:
         """Raise DeviceLostError if the device has gone away."""
+        if not self._problems.messages and self.lost is None:
+            return
         for message in self._problems.messages:
             # A device that was closed, this one or another, is no loss.
             if "device was lost" in message and "destroyed" not in message.lower():
@@ -202,7 +191,8 @@ class Device:
         if self.lost is not None:
             raise DeviceLostError(f"{self.info.name}: the device was lost ({what}): {self.lost}")
 
-    def _error(self, is_memory: bool, what: str, message: str) -> DeviceError:
+    def error(self, is_memory: bool, what: str, message: str) -> DeviceError:
+        """Ours for one of wgpu's."""
         if "device is lost" in message.lower() or "device lost" in message.lower():
             self.lost = one_line(message)
             return DeviceLostError(f"{self.info.name}: the device was lost ({what}): {self.lost}")
@@ -233,6 +223,31 @@ class Device:
         """Give the device back to the driver. Its buffers must have been destroyed before."""
         self.handle.destroy()
         self._problems.remove()
+
+
+class _Errors:
+    """See Device.errors. A class, since a step of decoding has no time for a generator."""
+
+    def __init__(self, device: Device, what: str) -> None:
+        self._device = device
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._device.check(self._what)
+        self._device.handler.capture("tritune")  # errors of raw calls, which wgpu-py would only log
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        late: tuple[str, str] | None = self._device.handler.release("tritune")
+        if error is None and late is None:
+            self._device.check(self._what)
+            return
+        import wgpu
+
+        if isinstance(error, wgpu.GPUError):
+            is_memory = isinstance(error, wgpu.classes.GPUOutOfMemoryError)
+            raise self._device.error(is_memory, self._what, str(error)) from error
+        if error is None and late is not None:
+            raise self._device.error(late[0] == "OutOfMemory", self._what, late[1])
 
 
 class _Problems(logging.Handler):

@@ -45,9 +45,11 @@ def replayer() -> Callable[[Any, Items], None]:
 
     What goes wrong arrives in the error slot that the caller's ``Device.errors`` opened.
     """
-    from wgpu.backends.wgpu_native._ffi import lib
+    from wgpu.backends.wgpu_native._ffi import ffi, lib
 
+    cffi: Any = ffi
     raw: Any = lib
+    cast, pointer_type = cffi.cast, cffi.typeof("uintptr_t")
     set_pipeline = raw.wgpuComputePassEncoderSetPipeline
     set_group = raw.wgpuComputePassEncoderSetBindGroup
     dispatch = raw.wgpuComputePassEncoderDispatchWorkgroups
@@ -66,7 +68,7 @@ def replayer() -> Callable[[Any, Items], None]:
     functions = [_address(function) for function in (set_pipeline, set_group, dispatch)]
 
     def natively(target: Any, items: Items) -> None:
-        native(_address(target), *functions, *items.addresses)
+        native(int(cast(pointer_type, target)), *functions, *items.addresses)
 
     return natively
 

@@ -64,8 +64,9 @@ class Runner:
         """
         if self.memory.closed:
             raise DeviceError("the backend is closed")
-        if not all(program.sealed for program in programs):
-            raise DeviceError("a program can run once its recording has ended")
+        for program in programs:
+            if not program.sealed:
+                raise DeviceError("a program can run once its recording has ended")
         with self._device.errors("running a program"):
             while len(self._in_flight) >= AHEAD:
                 self._device.wait_for(self._in_flight.popleft())
