@@ -334,7 +334,7 @@ def test_the_host_is_at_most_two_submits_ahead(webgpu, monkeypatch):
 def test_without_native_code_dispatches_are_recorded_from_python(opened, rng, monkeypatch, dynamic):
     monkeypatch.setitem(__import__("sys").modules, "tritune.backends.cpu._native", None)
     backend = opened(dynamic_offsets=dynamic)
-    assert backend._runner._encoder._replay.__name__ == "from_python"
+    assert backend._runner._encoder._encode.__name__ == "from_python"
     x = rng.integers(-128, 128, (2, 8)).astype(np.int8)
     bound, y, z = backend.upload(x, "i8"), backend.empty((2, 3)), backend.upload(np.ones((4,)))
     with backend.record() as program:

@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tritune.backends.base import Array, Buffer, Program
 from tritune.errors import DeviceError
 
 from .buffers import BLOCK_ALIGNMENT, Bytes, WebGPUBuffer, as_array, own_buffer, round_up
 from .prepare import Dispatch
-from .replay import Items
+from .replay import Copies, Copy, Items, raw_copies
 from .work import RecordedOp, Work
 
 if TYPE_CHECKING:
@@ -39,22 +39,9 @@ class Staging:
     """Where a run's results go, and what is known of them."""
 
     handle: Any
+    copies: Copies
     submission: int = -1  # the one that writes it, -1 = none
     contents: Bytes | None = None  # of that run, once they were asked for
-
-
-class Copy(NamedTuple):
-    """Bytes of an arena, and where they go in staging."""
-
-    source: Any
-    start: int
-    offset: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        """Where they end in the arena."""
-        return self.start + self.size
 
 
 class WebGPUProgram(Program):
@@ -116,7 +103,8 @@ class WebGPUProgram(Program):
         self._plan_copies()
         if self._staging_bytes:
             create = self._runner.memory.create_buffer
-            self._staging = [Staging(create(self._staging_bytes, "COPY_DST|MAP_READ")) for _ in range(KEPT_RUNS)]
+            handles = [create(self._staging_bytes, "COPY_DST|MAP_READ") for _ in range(KEPT_RUNS)]
+            self._staging = [Staging(handle, raw_copies(self.copies, handle)) for handle in handles]
         self.parts = self._runner.parts_of(self)
         self.sealed = True
 

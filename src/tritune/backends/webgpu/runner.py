@@ -91,7 +91,7 @@ class Runner:
                 seconds += part.seconds
             staging = program.next_staging()
             if staging is not None:
-                encoder.copy(program.copies, staging)
+                encoder.copy(staging)
         return self._finish()
 
     def _finish(self) -> int:
