@@ -125,7 +125,9 @@ class BlockBuffers:
         )
         if not training:
             inputs = (block.normed, block.o_normed, block.mid_normed, block.z)
-            mark_transient(*inputs, block.gate_up, *block.down.values())
+            mark_transient(*inputs, block.q, block.gate_up, *block.down.values())
+            if config.sub_norms:  # else what quantises it and the linear both read it
+                mark_transient(block.o)
         if inputs_of is None:
             return block
         other = inputs_of

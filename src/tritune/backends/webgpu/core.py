@@ -31,6 +31,9 @@ _NO_VARIANT: Mapping[str, object] = MappingProxyType({})
 class Held(ABC):
     """An op whose recording waits for the next op's."""
 
+    counts_itself = False
+    """Whether who takes it makes it be recorded on its own, so that its work is not theirs."""
+
     @abstractmethod
     def run(self) -> None:
         """Dispatch it."""
@@ -75,8 +78,8 @@ class WebGPUCore(Backend):
         """Run kernels/<kernel>.wgsl, or record it inside of ``record``.
 
         params: the fields of the kernel's ``Params`` in order, int as u32 (negative as i32), float as f32.
-        buffers: bound in order at bindings 1, 2, …; at most 8, no two overlapping; leave optional ones out and say so
-            in ``variant``, which are the template's variables.
+        buffers: bound in order at bindings 1, 2, …, no two overlapping; all devices take 8; leave optional ones out and
+            say so in ``variant``, which are the template's variables.
         grid: workgroups; a side beyond the device's limit is folded into the next one (see prelude.wgsl), so the
             kernel rebuilds its index with ``workgroup_1d`` or ``workgroup_y`` and guards the end. With a zero side
             nothing runs.
@@ -106,7 +109,7 @@ class WebGPUCore(Backend):
         held = self._held
         if isinstance(held, kind) and wanted(held):
             self._held = None
-            if self.recording is not None:
+            if self.recording is not None and not held.counts_itself:
                 self.recording.recorded_with(self._held_op)
             return held
         return None

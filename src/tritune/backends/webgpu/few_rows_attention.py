@@ -6,7 +6,7 @@ that follows (see HeldNorm).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -14,10 +14,14 @@ from tritune.backends.base import Buffer, Rows
 
 from .buffers import covering, same_memory
 from .core import Held, WebGPUCore
+from .tails import HALF, Tail, fits_vectors, sums_scratch
+from .work import RecordedOp
 
 _SHARES = 16
 """Groups of threads of a workgroup, whose sums are joined one by one: more only to make it _LEAST_THREADS."""
 _LEAST_THREADS = 64
+_MOST_WIDTH = 256
+"""Numbers of LoRA's first factor that a workgroup makes a share of, at most."""
 _LOG2_E = 1.4426950408889634
 
 
@@ -70,25 +74,84 @@ class HeldRope(Held):
 
 
 @dataclass(frozen=True)
-class HeldCombine(Held):
-    """The joining of attention's splits, which the norm of their sum can do itself."""
+class HeldAttention(Held):
+    """An attention, whose splits the norm of its output can join, or the linear behind that."""
 
     core: WebGPUCore
-    partial: Buffer
+    rope: HeldRope | None
+    q: Buffer
+    k_cache: Buffer
+    v_cache: Buffer
+    rows: Rows
+    block_tables: Buffer
+    out: Buffer  # o itself, or what is left to be joined
     o: Buffer
-    splits: int
+    heads: int
     head_dim: int
+    splits: int
+    grid: tuple[int, int, int]
+    variant: Mapping[str, object]
+    op: RecordedOp | None  # where the program counts it
+
+    counts_itself = True
 
     def run(self) -> None:
         """See Held."""
-        rows, columns = self.o.shape
+        self.attend(None)
+        if self.splits > 1:
+            rows, columns = self.o.shape
+            self.core.dispatch(
+                "attention_combine",
+                params=[rows, columns // 4],
+                buffers=[self.out, self.o],
+                grid=(-(-rows * columns // 4 // self.core.device.workgroup_size), 1, 1),
+                variant={"splits": self.splits, "quads": self.head_dim // 4},
+            )
+
+    @property
+    def producers(self) -> int:
+        """Sums of a tail."""
+        return self.heads * self.splits
+
+    def can(self, tail: Tail | None) -> bool:
+        """Whether the kernel can do that too."""
+        fits = tail is None or (fits_vectors(tail.lora) and tail.width <= min(_MOST_WIDTH, HALF // self.producers))
+        return fits and self._bindings(tail) is not None
+
+    def attend(self, tail: Tail | None) -> None:
+        """Record it. The tail must be something that it ``can``."""
+        bound = self._bindings(tail)
+        assert bound is not None
+        buffers, places = bound
+        variant = dict(self.variant)
+        if tail is not None:
+            lora = tail.lora
+            variant |= {"width_a": tail.width, "half": lora.a.dtype == "f16", "single": lora.a.shape[0] == 1}
         self.core.dispatch(
-            "attention_combine",
-            params=[rows, columns // 4],
-            buffers=[self.partial, self.o],
-            grid=(-(-rows * columns // 4 // self.core.device.workgroup_size), 1, 1),
-            variant={"splits": self.splits, "quads": self.head_dim // 4},
+            "paged_attention_rows",
+            params=[self.q.shape[0], self.block_tables.shape[1], self.head_dim**-0.5 * _LOG2_E, *places],
+            buffers=buffers,
+            grid=self.grid,
+            variant=variant | {"tail": tail is not None, "gain": tail is not None and tail.gain is not None},
         )
+        if self.core.recording is not None:
+            self.core.recording.recorded_late(self.op)
+
+    def _bindings(self, tail: Tail | None) -> tuple[list[Buffer], list[int]] | None:
+        """The kernel's buffers in order, and where things begin in what it has of rows; None: it cannot have them."""
+        per_row = [self.rows.positions, self.rows.sequence, self.rows.q_start]
+        buffers = [self.k_cache, self.v_cache, self.block_tables, self.out]
+        if self.variant["has_q"]:
+            buffers.append(self.q)
+        if self.rope is not None:
+            buffers += [self.rope.qkv, self.rope.table]
+        if tail is not None:
+            per_row.append(self.rows.slot)
+            buffers += [tail.lora.a, sums_scratch(self.core), *([] if tail.gain is None else [tail.gain])]
+        found = covering(per_row, buffers)
+        if found is None or len(buffers) >= self.core.device.max_bindings:
+            return None
+        return [found[0], *buffers], [*found[1], 0][:4]
 
 
 class FewRowsAttention(WebGPUCore):
@@ -121,21 +184,29 @@ class FewRowsAttention(WebGPUCore):
         if splits is None:
             splits = min(form.splits, -(-block_tables.shape[1] * block_size // (shares * keys)))
         out = o if splits == 1 else self.scratch("attention", num_rows * heads * splits * (head_dim + 4))
-        buffers = [q, k_cache, v_cache, block_tables, out]
-        per_row = covering([rows.positions, rows.sequence, rows.q_start], buffers)
-        if per_row is None:
+        if covering([rows.positions, rows.sequence, rows.q_start], [q, k_cache, v_cache, block_tables, out]) is None:
             return False
         rope = self.take(HeldRope, lambda held: form.rope and held.feeds(q, k_cache, v_cache, rows))
-        self.dispatch(
-            "paged_attention_rows",
-            params=[num_rows, block_tables.shape[1], head_dim**-0.5 * _LOG2_E, *per_row[1]],
-            buffers=[q, k_cache, v_cache, per_row[0], block_tables, out, *([rope.qkv, rope.table] if rope else [])],
+        held = HeldAttention(
+            core=self,
+            rope=rope,
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            rows=rows,
+            block_tables=block_tables,
+            out=out,
+            o=o,
+            heads=heads,
+            head_dim=head_dim,
+            splits=splits,
             grid=(num_rows, kv_heads * -(-group // together), splits),
             variant={
                 "half_cache": half_cache,
                 "width": width,
                 "keys": keys,
                 "rope": rope is not None,
+                "has_q": rope is None or not q.transient,
                 "alone": num_rows == 1,
                 "head_dim": head_dim,
                 "block_size": block_size,
@@ -144,9 +215,9 @@ class FewRowsAttention(WebGPUCore):
                 "heads": together,
                 "splits": splits,
                 "shares": shares,
-                "shuffle": device.subgroups and device.smallest_subgroup % lanes == 0,
+                "team": device.team(shares * lanes),
             },
+            op=None if self.recording is None else self.recording.op,
         )
-        if splits > 1:
-            self.hold(HeldCombine(self, out, o, splits, head_dim))
+        self.hold(held)
         return True

@@ -9,10 +9,9 @@ from tritune.backends.base import Buffer, LoRA, Rows
 from .buffers import WebGPUBuffer, covering
 from .core import WebGPUCore
 from .ops_rows import HeldRows
+from .tails import HALF, Tail, fits_vectors, sums_scratch
 from .weights import WebGPUTernary, part_ends, part_params
 
-_HALF = 1 << 16
-"""Numbers in each half of the scratch for LoRA's first factors: one is read while the other is written."""
 _LONG_ROW = 4096
 
 
@@ -48,19 +47,8 @@ class Front:
     scale_at: int | None  # where the codes' scale is; None: x is the row f32 [K]
     gain: Buffer | None = None  # None: quantised as it is
     eps: float = 0.0
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What a linear makes of its outputs for the next linear's LoRA."""
-
-    gain: Buffer | None  # of the norm between
-    lora: LoRA
-
-    @property
-    def width(self) -> int:
-        """Numbers of LoRA's first factor."""
-        return self.lora.a.shape[1]
+    splits: int = 1  # of the attention whose sums x is
+    head_dim: int = 4
 
 
 @dataclass(frozen=True)
@@ -108,7 +96,7 @@ class HeldLinear(HeldRows):
     @property
     def tail_at(self) -> int:
         """Where a tail's sums go in the scratch."""
-        return _HALF - self.sums_at
+        return HALF - self.sums_at
 
     def makes_glu(self) -> bool:
         """Whether gate and up are all that it makes, and nobody else wants them."""
@@ -119,7 +107,7 @@ class HeldLinear(HeldRows):
         """Whether a kernel can do all of this at once."""
         if tail is not None:
             sums = tail.width * self.workgroups(glu is not None)
-            if self.outputs(glu is not None) % 4 or sums > _HALF or tail.width > 4 * self.shape.threads:
+            if self.outputs(glu is not None) % 4 or sums > HALF or tail.width > 4 * self.shape.threads:
                 return False
             if not fits_vectors(tail.lora):
                 return False
@@ -136,10 +124,13 @@ class HeldLinear(HeldRows):
         """Whether the kernel's arrays fit the workgroup memory, and each number of LoRA's first factor has a thread."""
         shape = self.shape
         numbers = 0 if self.lora is None else self._span(glu) * self.lora.rank
-        if numbers > shape.threads:
+        heads = self.weight.in_features // self.front.head_dim if self.front.splits > 1 else 0
+        if max(numbers, heads) > shape.threads:
             return False
         words = self.weight.in_features // 4 + 6 * shape.threads + shape.outputs * (2 + next_width // 4) + 128
-        words += numbers + shape.threads + (0 if shape.team else self.weight.in_features // 4)
+        words += (
+            numbers + heads * self.front.splits + shape.threads + (0 if shape.team else self.weight.in_features // 4)
+        )
         return 4 * words <= self.core.device.info.limits["max-compute-workgroup-storage-size"]
 
     def dispatch(self, tail: Tail | None, glu: Glu | None) -> None:
@@ -157,6 +148,8 @@ class HeldLinear(HeldRows):
             "team": shape.team,
             "units": w.in_features // 64,
             "front": "norm" if front.scale_at is None else "codes",
+            "splits": front.splits,
+            "quads": front.head_dim // 4,
             "gain": front.gain is not None,
             "held": -(-w.in_features // 4 // shape.threads),
             "accumulate": self.accumulate,
@@ -210,13 +203,3 @@ class HeldLinear(HeldRows):
                 return None
             at.update({name: word // words for name, word in zip(here, found[1], strict=True)})
         return [*alone, *together, *behind], at
-
-
-def sums_scratch(core: WebGPUCore) -> Buffer:
-    """f32: LoRA's first factors on their way from one linear to the next."""
-    return core.scratch("sums", 2 * _HALF)
-
-
-def fits_vectors(lora: LoRA) -> bool:
-    """Whether its factors can be read four numbers at a time."""
-    return lora.rank % 4 == 0

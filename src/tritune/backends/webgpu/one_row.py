@@ -15,8 +15,10 @@ from tritune.backends.base import Buffer, LoRA, Rows
 
 from .buffers import own_buffer, same_memory
 from .core import WebGPUCore
-from .held_linear import Front, Glu, HeldLinear, Tail, fits_vectors, sums_scratch
+from .few_rows_attention import HeldAttention
+from .held_linear import Front, Glu, HeldLinear
 from .ops_rows import HeldNorm
+from .tails import Tail, fits_vectors, sums_scratch
 from .weights import WebGPUTernary
 
 Plan = tuple[HeldLinear, Callable[[], None]]
@@ -70,8 +72,10 @@ class OneRowOps(WebGPUCore):
     def _with_norm(self, linear: Callable[..., HeldLinear], norm: HeldNorm, lora: LoRA | None) -> Plan | None:
         """The linear with the norm in it, behind the linear before."""
         outputs = (norm.normed, norm.codes, norm.scales)
-        if norm.attention is not None or not all(b is None or b.transient for b in outputs):
+        if not all(b is None or b.transient for b in outputs):
             return None
+        if norm.attention is not None:
+            return self._behind_attention(linear, norm, norm.attention, lora)
         source = norm.source if isinstance(norm.source, HeldLinear) else None
         if source is None:
             if lora is not None or norm.activation is not None:
@@ -88,6 +92,18 @@ class OneRowOps(WebGPUCore):
         front = Front(own_buffer(x), None, norm.gain, norm.eps)
         held = linear(front, source.tail_at, source.workgroups(glu is not None))
         return (held, partial(source.dispatch, tail, glu)) if held.can(None, None) else None
+
+    def _behind_attention(
+        self, linear: Callable[..., HeldLinear], norm: HeldNorm, attention: HeldAttention, lora: LoRA | None
+    ) -> Plan | None:
+        """The linear with the norm in it and the joining of attention's splits."""
+        tail = None if lora is None else Tail(norm.gain, lora)
+        if not (attention.splits == 1 or norm.x.transient) or not attention.can(tail):
+            return None
+        x = own_buffer(attention.out)
+        front = Front(x, None, norm.gain, norm.eps, attention.splits, attention.head_dim)
+        held = linear(front, 0, attention.producers)
+        return (held, partial(attention.attend, tail)) if held.can(None, None) else None
 
     def _after_norm(self, linear: Callable[..., HeldLinear], norm: HeldNorm, lora: LoRA | None) -> Plan | None:
         """The linear behind the norm's dispatch, which makes LoRA's first factor too."""

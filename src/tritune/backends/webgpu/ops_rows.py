@@ -10,7 +10,7 @@ from tritune.errors import DeviceError
 
 from .buffers import WebGPUBuffer, covering, own_buffer, same_memory
 from .core import Held, WebGPUCore
-from .few_rows_attention import HeldCombine
+from .few_rows_attention import HeldAttention
 from .weights import WebGPUTable
 
 ELEMENTWISE_GRID = 1 << 15
@@ -41,7 +41,7 @@ class HeldNorm(Held):
     normed: Buffer | None
     codes: Buffer | None
     scales: Buffer | None
-    attention: HeldCombine | None = None  # what makes x, to be done here
+    attention: HeldAttention | None = None  # what makes x, to be done before, and its splits joined here
     source: HeldRows | None = None  # what makes x, to be done before
 
     def __post_init__(self) -> None:
@@ -59,9 +59,14 @@ class HeldNorm(Held):
         """Threads of a workgroup: more for long rows, where they are cheap."""
         device = self.core.device
         largest = min(512, device.max_threads)
-        long = self.columns // 4 > 4 * device.workgroup_size or self.attention is not None
+        long = self.columns // 4 > 4 * device.workgroup_size or self.joins
         doubled = 2 * device.workgroup_size
         return doubled if long and doubled <= largest and not device.info.software else device.workgroup_size
+
+    @property
+    def joins(self) -> bool:
+        """Whether it joins attention's splits."""
+        return self.attention is not None and self.attention.splits > 1
 
     @property
     def value(self) -> Buffer | None:
@@ -96,6 +101,8 @@ class HeldNorm(Held):
     def _dispatch(self, lora: list[Buffer], width: int, groups: int, correction: Mapping[str, object]) -> None:
         if self.source is not None:
             self.source.run()
+        if self.attention is not None:
+            self.attention.attend(None)
         rows = self.x.shape[0]
         variant: dict[str, object] = {
             **self.variant,
@@ -113,9 +120,9 @@ class HeldNorm(Held):
                 **correction,
             }
         buffers, at = [self.x, self.gain, self.normed, self.codes, self.scales, *lora], [0, 0]
-        if self.attention is not None and self.coded is not None:
+        if self.attention is not None and self.joins and self.coded is not None:
             coded, at = self.coded
-            buffers = [self.attention.partial, self.gain, self.x, self.normed, coded, *lora]
+            buffers = [self.attention.out, self.gain, self.x, self.normed, coded, *lora]
             variant |= {"splits": self.attention.splits, "quads": self.attention.head_dim // 4}
         self.core.dispatch(
             self.kernel,
@@ -163,7 +170,7 @@ class RowOps(WebGPUCore):
             self, "rms_norm_quant", {}, x.shape[-1], float(eps), x, gain, normed, codes, scales, source=source
         )
         if norm.held and norm.coded is not None:
-            norm = replace(norm, attention=self.take(HeldCombine, lambda combine: same_memory(combine.o, x)))
+            norm = replace(norm, attention=self.take(HeldAttention, lambda attention: same_memory(attention.o, x)))
         self.hold(norm)
 
     def glu_norm_quant(

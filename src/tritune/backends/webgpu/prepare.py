@@ -17,7 +17,7 @@ from tritune.errors import DeviceError
 from .buffers import WebGPUBuffer, human_bytes, overlap, own_buffer, round_up
 from .device import Device
 from .memory import Memory
-from .shaders import MAX_STORAGE_BUFFERS, Shaders
+from .shaders import Shaders
 
 _UNIFORM_SLOT = 256  # bytes; the largest offset alignment that WebGPU allows a device to ask for
 _UNIFORM_CHUNK = 64 << 10
@@ -85,7 +85,7 @@ class Preparer:
         grid: tuple[int, int, int],
     ) -> Dispatch:
         """See ``WebGPUCore.dispatch``."""
-        bound = tuple(checked_buffers(kernel, buffers, self._device.max_binding))
+        bound = tuple(checked_buffers(kernel, buffers, self._device.max_binding, self._device.max_bindings))
         pipeline = self.shaders.pipeline(kernel, variant, len(bound))
         group, offsets = self._group(pack_params(params), bound)
         return Dispatch(kernel, pipeline, group, offsets, self._fold(kernel, grid), bound)
@@ -99,7 +99,7 @@ class Preparer:
         uniform, at = self.parameters.slot(block)
         ranges = [(uniform, at, len(block))] + [(b.arena.handle, b.offset, max(b.nbytes, 4)) for b in buffers]
         offsets: tuple[int, ...] = ()
-        if self.shaders.dynamic:
+        if self.shaders.dynamic(len(buffers)):
             offsets = tuple(offset % _OFFSETS for _, offset, _ in ranges)
             ranges = [(handle, offset - offset % _OFFSETS, size) for handle, offset, size in ranges]
         serials = (id(uniform), *(b.arena.serial for b in buffers))
@@ -148,11 +148,11 @@ def pack_params(params: Sequence[int | float]) -> bytes:
     return block.ljust(round_up(max(len(block), 16), 16), b"\0")
 
 
-def checked_buffers(kernel: str, buffers: Sequence[Buffer], max_binding: int) -> list[WebGPUBuffer]:
-    """The buffers of a dispatch, checked: at most 8, no two ranges overlap, none is larger than a binding may be."""
+def checked_buffers(kernel: str, buffers: Sequence[Buffer], max_binding: int, most: int) -> list[WebGPUBuffer]:
+    """The buffers of a dispatch, checked: not too many, no two ranges overlap, none is larger than a binding may be."""
     bound = [own_buffer(buffer) for buffer in buffers]
-    if len(bound) > MAX_STORAGE_BUFFERS:
-        raise DeviceError(f"kernel {kernel} binds {len(bound)} buffers, WebGPU promises {MAX_STORAGE_BUFFERS}")
+    if len(bound) > most:
+        raise DeviceError(f"kernel {kernel} binds {len(bound)} buffers, the device's limit is {most}")
     for i, a in enumerate(bound):
         if a.nbytes > max_binding:
             raise DeviceError(

@@ -19,7 +19,6 @@ from .device import Device
 from .modules import create_module
 
 KERNELS = Path(__file__).parent / "kernels"
-MAX_STORAGE_BUFFERS = 8  # what every WebGPU device offers to a kernel
 
 
 class Shaders:
@@ -28,9 +27,6 @@ class Shaders:
     def __init__(self, device: Device, stats: Stats) -> None:
         self._device = device
         self._stats = stats
-        most = device.info.limits["max-dynamic-storage-buffers-per-pipeline-layout"]
-        self.dynamic = device.options.dynamic_offsets and most >= MAX_STORAGE_BUFFERS
-        """Whether a dispatch says where its buffers begin, so that others can have the same bind group."""
         self._environment = Environment(
             loader=FileSystemLoader(KERNELS),
             undefined=StrictUndefined,
@@ -70,11 +66,20 @@ class Shaders:
             raise DeviceError(f"kernel {kernel} {dict(variant)} cannot be rendered: {error!r}") from error
         return text, bindings.count
 
+    def dynamic(self, num_buffers: int) -> bool:
+        """Whether a dispatch says where its buffers begin, so that others can have the same bind group."""
+        most = self._device.info.limits["max-dynamic-storage-buffers-per-pipeline-layout"]
+        return self._device.options.dynamic_offsets and num_buffers <= most
+
     def layout(self, num_buffers: int) -> tuple[Any, Any]:
         """(bind group layout, pipeline layout): the parameters at binding 0, then ``num_buffers`` storage buffers."""
         if num_buffers not in self._layouts:
             entries: list[dict[str, Any]] = [
-                {"binding": i, "visibility": "COMPUTE", "buffer": {"type": kind, "has_dynamic_offset": self.dynamic}}
+                {
+                    "binding": i,
+                    "visibility": "COMPUTE",
+                    "buffer": {"type": kind, "has_dynamic_offset": self.dynamic(num_buffers)},
+                }
                 for i, kind in enumerate(["uniform"] + ["storage"] * num_buffers)
             ]
             with self._device.errors("making a bind group layout"):

@@ -1,6 +1,6 @@
 {#
 The ternary product of a single row in int8, and what lies around it in a block: the norm and quantisation of its input
-(`front` "norm"), LoRA's second factor (`lora`), the GLU of gate and up (`glu`), and a share of the next linear's first
+(`front` "norm"; with `splits` > 1 the row is joined first from what paged_attention_rows left of it), LoRA's second factor (`lora`), the GLU of gate and up (`glu`), and a share of the next linear's first
 LoRA factor (`tail`). Recorded ops that follow one another are one dispatch so: see one_row.py.
 
     codes = round(v * 127 / max|v|) of v = gain * x / rms(x), or read (`front` "codes")
@@ -13,7 +13,8 @@ all of A at once: A normed = (Σ_k A[j, k] gain[k] x[k]) / rms, and a workgroup 
 
     sums[out_at + wg * next_width + j] = Σ over the workgroup's n of y[n] * gain[next_gain_at + n] * a[slot - 1, j, n]
 
-x f32 [K], or words: i8 [K] from word 0 and row_scale f32 at `scale_at`. gains f32: from `gain_at` [K], from `next_gain_at`
+x f32 [K], or (`splits`) out of paged_attention_rows, heads of 4 * `quads` numbers, whose sums are weighted like its
+splits; or words: i8 [K] from word 0 and row_scale f32 at `scale_at`. gains f32: from `gain_at` [K], from `next_gain_at`
 [outputs]. words: see linear_gemv.wgsl (`wide` there). adapters f32 or (`half`) f16: b [pool, N, rank] from vector of four
 `b_at`, the next a [pool, next_width, outputs] from `a_at`. sums f32: from `in_at` [producers, width of down], from `out_at`.
 per_row and scale: see linear_gemv.wgsl.
@@ -49,6 +50,7 @@ which subgroups consist of, or (0) in workgroup memory. Grid: (ceil(outputs / (t
 {% set stride = (units + 5) // 8 * 8 + 2 %}
 {% set teams = threads // team if team else 0 %}
 {% set vectors = 4 * units %}
+{% set row_heads = 16 * units // quads %}
 {% set all_rows = (vectors + threads - 1) // threads %}
 {% if lora %}
 {% set pieces = rank // 4 %}
@@ -73,6 +75,10 @@ which subgroups consist of, or (0) in workgroup memory. Grid: (ceil(outputs / (t
 var<workgroup> staged: array<vec4<u32>, {{ 4 * stride }}>;
 // Their sum, which nobody but this kernel sets to zero.
 var<workgroup> code_sum: atomic<i32>;
+{% if splits > 1 %}
+// What the sums of attention's splits are multiplied by.
+var<workgroup> weights: array<f32, {{ row_heads * splits }}>;
+{% endif %}
 {% if not team %}
 var<workgroup> partial: array<i32, {{ threads * tile }}>;
 {% endif %}
@@ -113,10 +119,22 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
 {% endfor %}
 {# -- loads of the row, the weights and LoRA's first factor: all are under way before anything waits -- #}
 {% set steps = (units + lanes - 1) // lanes %}
+{% if splits > 1 %}
+    let stats_at = {{ 16 * units * splits }}u + min(li, {{ row_heads - 1 }}u) * {{ splits }}u;
+{% for p in range(splits) %}
+    let stat{{ p }} = x[stats_at + {{ p }}u].xy;
+{% endfor %}
+{% endif %}
 {% if normed %}
 {% for s in range(held) %}
     let c{{ s }} = {{ "li + %du" % (s * threads) if (s + 1) * threads <= 16 * units else "min(li + %du, %du)" % (s * threads, 16 * units - 1) }};
+{% if splits > 1 %}
+{% for p in range(splits) %}
+    let part{{ s }}_{{ p }} = x[(c{{ s }} / {{ quads }}u * {{ splits }}u + {{ p }}u) * {{ quads }}u + c{{ s }} % {{ quads }}u];
+{% endfor %}
+{% else %}
     let x{{ s }} = x[c{{ s }}];
+{% endif %}
 {% if gain %}
     let gain{{ s }} = gains[params.gain_at + c{{ s }}];
 {% endif %}
@@ -149,6 +167,22 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
 {% endfor %}
 {% endif %}
 {# -- the row's norm -- #}
+{% if splits > 1 %}
+    if li < {{ row_heads }}u {
+        let most = {% for p in range(1, splits) %}max({% endfor %}stat0.x{% for p in range(1, splits) %}, stat{{ p }}.x){% endfor %};
+{% for p in range(splits) %}
+        let weight{{ p }} = exp2(stat{{ p }}.x - most);
+{% endfor %}
+        let weight_sum = {% for p in range(splits) %}{{ " + " if p }}weight{{ p }} * stat{{ p }}.y{% endfor %};
+{% for p in range(splits) %}
+        weights[li * {{ splits }}u + {{ p }}u] = select(0.0, weight{{ p }} / weight_sum, weight_sum > 0.0);
+{% endfor %}
+    }
+    workgroupBarrier();
+{% for s in range(held) %}
+    let x{{ s }} = {% for p in range(splits) %}{{ " + " if p }}part{{ s }}_{{ p }} * weights[c{{ s }} / {{ quads }}u * {{ splits }}u + {{ p }}u]{% endfor %};
+{% endfor %}
+{% endif %}
 {% if normed %}
     var top = 0.0;
     var square = 0.0;
@@ -170,7 +204,7 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
 {% endif %}
 {% endif %}
 {% if lora %}
-    let sum = {% for s in range(sum_steps) %}{{ " + " if s }}sum{{ s }}{% endfor %};
+    let sum = {% for s in range(sum_steps) %}{{ " + " if s }}sum{{ s }}{{ " * weights[min(sum_group + %du, %du)]" % (s * sum_groups, producers - 1) if splits > 1 }}{% endfor %};
 {% if not normed %}
     if li < {{ down_size }}u { down[li] = sum; }
 {% else %}

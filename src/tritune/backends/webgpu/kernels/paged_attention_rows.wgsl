@@ -8,6 +8,9 @@ rope: qkv f32 [T, (H + 2 G) * d] and table f32 [positions, d] (cos | sin) come i
 out. Keys and values of the batch itself are taken from qkv: a row's own, and (unless `alone`, T = 1) those of the rows
 before it in its sequence, which have the positions before its own.
 
+`tail`: of what it made of o, times the next norm's `gain`, a workgroup makes a share of LoRA's first factor of the linear behind,
+with a f32 or (`half`) f16 [pool, `width_a`, H * d]: sums f32 [H, splits, width_a] = Σ over a head's numbers (T = 1).
+
 `splits` 1: o is =, 0 in spare rows (position -1). More: out is f32 [T, H, splits, d] of unnormalised sums, then
 [T, H, splits, 4] of (largest score in powers of two, sum of weights, 0, 0), for attention_value of combine.wgsl.
 
@@ -18,7 +21,8 @@ key (lanes) add up its scores, by `shuffle` where a subgroup has room for them: 
 subgroup. Each such group keeps its own largest score and sums: groups are joined once, in the end.
 #}
 {% import "prelude.wgsl" as prelude with context %}
-{{ prelude.params("T: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32", "starts_at: u32") }}
+{{ prelude.params("T: u32", "max_blocks: u32", "scale: f32", "positions_at: u32", "sequence_at: u32", "starts_at: u32",
+    "slot_at: u32") }}
 {% set quads = head_dim // 4 %}
 {% set lanes = quads // width %}
 {% set threads = shares * lanes %}
@@ -26,15 +30,36 @@ subgroup. Each such group keeps its own largest score and sums: groups are joine
 {% set groups = (group + heads - 1) // heads %}
 {% set row_heads = (group + 2) * kv_heads %}
 {% set piece = ("vec4<u32>" if width == 2 else "vec2<u32>") if half_cache else "vec4<f32>" %}
-{{ binding("q", "array<vec4<f32>>") }}
+{% set shuffle = team and team % lanes == 0 %}
+{{ binding("per_row", "array<i32>") }}
 {{ binding("k_cache", "array<" ~ piece ~ ">") }}
 {{ binding("v_cache", "array<" ~ piece ~ ">") }}
-{{ binding("per_row", "array<i32>") }}
 {{ binding("block_tables", "array<i32>") }}
 {{ binding("out", "array<vec4<f32>>") }}
+{% if has_q %}
+{{ binding("q", "array<vec4<f32>>") }}
+{% endif %}
 {% if rope %}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("table", "array<vec4<f32>>") }}
+{% endif %}
+{% if tail %}
+{% import "lora.wgsl" as lora_parts with context %}
+{{ lora_parts.vectors("a") }}
+{{ binding("sums", "array<f32>") }}
+{% if gain %}
+{{ binding("gains", "array<vec4<f32>>") }}
+{% endif %}
+{# An item is one number of one head; its threads have `tail_vectors` vectors of it. #}
+{% set tail_lanes = 16 if quads % 16 == 0 else 8 if quads % 8 == 0 else 4 if quads % 4 == 0 else 1 %}
+{% set tail_vectors = quads // tail_lanes %}
+{% set tail_steps = (width_a * tail_lanes + threads - 1) // threads %}
+{% set tail_fold = team and team % tail_lanes == 0 %}
+// What the workgroup made, as the next linear's norm multiplies it.
+var<workgroup> made: array<vec4<f32>, {{ heads * quads }}>;
+{% if not tail_fold %}
+var<workgroup> tail_parts: array<f32, {{ heads * width_a * tail_lanes }}>;
+{% endif %}
 {% endif %}
 const LOWEST = -3.4028234e38;
 
@@ -207,6 +232,7 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     let query{{ r }}_{{ i }} = turned{{ r }}_{{ i }} * params.scale;
 {% endfor %}
 {% endfor %}
+{% if has_q %}
     if position >= 0 && split == 0u && share == 0u {
 {% for r in range(heads) %}
 {% for i in range(width) %}
@@ -214,10 +240,24 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
 {% endfor %}
 {% endfor %}
     }
+{% endif %}
 {% else %}
 {% for r in range(heads) %}
 {% for i in range(width) %}
     let query{{ r }}_{{ i }} = q[(row * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + vector{{ i }}] * params.scale;
+{% endfor %}
+{% endfor %}
+{% endif %}
+{% if tail %}
+    let entry = {{ "0u" if single else "u32(max(per_row[params.slot_at + row], 1)) - 1u" }};
+{% for s in range(tail_steps) %}
+    let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ width_a * tail_lanes - 1 }}u);
+    let tail_j{{ s }} = tail_item{{ s }} / {{ tail_lanes }}u;
+    let tail_lane{{ s }} = tail_item{{ s }} % {{ tail_lanes }}u;
+{% for r in range(heads) %}
+{% for v in range(tail_vectors) %}
+    let a{{ r }}_{{ s }}_{{ v }} = a[((entry * {{ width_a }}u + tail_j{{ s }}) * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + tail_lane{{ s }} + {{ v * tail_lanes }}u];
+{% endfor %}
 {% endfor %}
 {% endfor %}
 {% endif %}
@@ -343,14 +383,44 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
 {% endfor %}
         let head = row * {{ group * kv_heads }}u + first_head + r;
 {% if splits == 1 %}
-        out[head * {{ quads }}u + i] = select(vec4<f32>(), whole / total, real);
+        whole = select(vec4<f32>(), whole / total, real);
+        out[head * {{ quads }}u + i] = whole;
 {% else %}
         out[(head * {{ splits }}u + split) * {{ quads }}u + i] = whole;
         if i == 0u {
             out[params.T * {{ group * kv_heads * splits * quads }}u + head * {{ splits }}u + split] = vec4<f32>(top, total, 0.0, 0.0);
         }
 {% endif %}
+{% if tail %}
+        made[at] = whole{{ " * gains[(first_head + r) * %du + i]" % quads if gain }};
+{% endif %}
     }
+{% if tail %}
+    workgroupBarrier();
+{% for s in range(tail_steps) %}
+{% for r in range(heads) %}
+    {
+        {{ "var" if tail_fold else "let" }} share_of_a = {% for v in range(tail_vectors) %}{{ " + " if v }}dot(expand_a(a{{ r }}_{{ s }}_{{ v }}), made[{{ r * quads + v * tail_lanes }}u + tail_lane{{ s }}]){% endfor %};
+{% if tail_fold %}
+{{ prelude.fold("share_of_a", tail_lanes) }}
+        if tail_lane{{ s }} == 0u && in_group + {{ r }}u < {{ group }}u{{ " && li + %du < %du" % (s * threads, width_a * tail_lanes) if (s + 1) * threads > width_a * tail_lanes }} {
+            sums[(head{{ r }} * {{ splits }}u + split) * {{ width_a }}u + tail_j{{ s }}] = share_of_a;
+        }
+{% else %}
+        tail_parts[{{ r * width_a * tail_lanes }}u + tail_item{{ s }}] = share_of_a;
+{% endif %}
+    }
+{% endfor %}
+{% endfor %}
+{% if not tail_fold %}
+    workgroupBarrier();
+    for (var j = li; j < {{ heads * width_a }}u; j += {{ threads }}u) {
+        let in_head = j / {{ width_a }}u;
+        if in_group + in_head >= {{ group }}u { continue; }
+        sums[((first_head + in_head) * {{ splits }}u + split) * {{ width_a }}u + j % {{ width_a }}u] = {% for l in range(tail_lanes) %}{{ " + " if l }}tail_parts[j * {{ tail_lanes }}u + {{ l }}u]{% endfor %};
+    }
+{% endif %}
+{% endif %}
 {% if rope %}
     if real && own_split && share == 0u && in_group == 0u {
         k_cache[own_start] = own_key;
