@@ -166,9 +166,10 @@ def test_views_side_by_side_can_be_bound_together(webgpu):
 def test_wrong_number_of_buffers_is_refused(webgpu):
     with pytest.raises(DeviceError, match=r"kernel smoke .* declares 2 buffers, 1 were given"):
         webgpu.dispatch("smoke", params=[1, 4, 0.5], buffers=[webgpu.empty((4,))], grid=(1, 1, 1))
-    nine = [webgpu.empty((4,)) for _ in range(9)]
-    with pytest.raises(DeviceError, match="binds 9 buffers"):
-        webgpu.dispatch("smoke", params=[1], buffers=nine, grid=(1, 1, 1))
+    most = webgpu.device.max_bindings
+    many = [webgpu.empty((4,)) for _ in range(most + 1)]
+    with pytest.raises(DeviceError, match=f"binds {most + 1} buffers, the device's limit is {most}"):
+        webgpu.dispatch("smoke", params=[1], buffers=many, grid=(1, 1, 1))
 
 
 def test_missing_parameters_are_refused(webgpu):
@@ -371,12 +372,12 @@ def run_on_three_parts(backend, rng):
 
 
 def test_a_device_with_few_dynamic_offsets_has_none(opened):
-    """WebGPU promises 4 of a kernel's 8 buffers."""
+    """WebGPU promises 4, a kernel may have 8 buffers."""
     dynamic = "max-dynamic-storage-buffers-per-pipeline-layout"
     backend = opened()
     info = replace(backend.device.info, limits={**backend.device.info.limits, dynamic: 4})
     poor = WebGPUBackend(info)
-    assert (backend._preparer.shaders.dynamic, poor._preparer.shaders.dynamic) == (True, False)
+    assert (backend._preparer.shaders.dynamic(8), poor._preparer.shaders.dynamic(8)) == (True, False)
     poor.close()
 
 

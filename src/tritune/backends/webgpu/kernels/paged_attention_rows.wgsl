@@ -220,6 +220,22 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
     var v{{ u }} = v_cache[start + {{ u * lanes }}u];
 {% endfor %}
     start = {{ find("tile_from + %du" % (splits * tile)) }};
+{% if tail %}
+    let entry = {{ "0u" if single else "u32(max(per_row[params.slot_at + row], 1)) - 1u" }};
+{% for s in range(tail_steps) %}
+    let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ width_a * tail_lanes - 1 }}u);
+    let tail_j{{ s }} = tail_item{{ s }} / {{ tail_lanes }}u;
+    let tail_lane{{ s }} = tail_item{{ s }} % {{ tail_lanes }}u;
+{% for r in range(heads) %}
+{% for v in range(tail_vectors) %}
+    let a{{ r }}_{{ s }}_{{ v }} = a[((entry * {{ width_a }}u + tail_j{{ s }}) * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + tail_lane{{ s }} + {{ v * tail_lanes }}u];
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% if gain %}
+    let gain = gains[min(first_head * {{ quads }}u + li, {{ group * kv_heads * quads - 1 }}u)];
+{% endif %}
+{% endif %}
 {% if rope %}
     var own_start = 0u;
     if own_split {
@@ -245,19 +261,6 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
 {% for r in range(heads) %}
 {% for i in range(width) %}
     let query{{ r }}_{{ i }} = q[(row * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + vector{{ i }}] * params.scale;
-{% endfor %}
-{% endfor %}
-{% endif %}
-{% if tail %}
-    let entry = {{ "0u" if single else "u32(max(per_row[params.slot_at + row], 1)) - 1u" }};
-{% for s in range(tail_steps) %}
-    let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ width_a * tail_lanes - 1 }}u);
-    let tail_j{{ s }} = tail_item{{ s }} / {{ tail_lanes }}u;
-    let tail_lane{{ s }} = tail_item{{ s }} % {{ tail_lanes }}u;
-{% for r in range(heads) %}
-{% for v in range(tail_vectors) %}
-    let a{{ r }}_{{ s }}_{{ v }} = a[((entry * {{ width_a }}u + tail_j{{ s }}) * {{ group * kv_heads }}u + head{{ r }}) * {{ quads }}u + tail_lane{{ s }} + {{ v * tail_lanes }}u];
-{% endfor %}
 {% endfor %}
 {% endfor %}
 {% endif %}
@@ -392,7 +395,7 @@ fn cache_start(row_sequence: u32, position: u32, kv_head: u32) -> u32 {
         }
 {% endif %}
 {% if tail %}
-        made[at] = whole{{ " * gains[(first_head + r) * %du + i]" % quads if gain }};
+        made[at] = whole{{ (" * gain" if heads * quads <= threads else " * gains[first_head * %du + at]" % quads) if gain }};
 {% endif %}
     }
 {% if tail %}
