@@ -146,6 +146,19 @@ def test_layers_share_bind_groups(opened, tmp_path, dynamic):
     assert many == few if dynamic else many > 1.5 * few
 
 
+def test_a_profile_counts_attention_as_itself(opened, decoded):
+    """It is recorded late, by the linear behind it."""
+    one_row = opened(one_row=True, attention_splits=2)
+    one_row.device.max_bindings = 16
+    state, layers = decoded(one_row, BITNET, [{"rank": 8}]).state, BITNET["layers"]
+    with one_row.profile() as profile:
+        state.forward([Piece([1], 5, 1, 1.0, blocks=(2,))])
+    ops = profile.ops
+    assert (ops["paged_attention"].calls, set(ops["paged_attention"].kernels)) == (layers, {"paged_attention_rows"})
+    assert "paged_attention_rows" not in ops["linear"].kernels
+    assert ops["paged_attention"].nbytes > 0
+
+
 def test_adapters_in_f16(one_row, tmp_path):
     backend = one_row
     backend.f16_adapters = True

@@ -151,7 +151,7 @@ class Device:
         if options.max_binding_bytes is not None:
             self.max_binding = min(self.max_binding, options.max_binding_bytes)
         self.max_binding &= ~3
-        # Of storage buffers: WebGPU promises 8, more is for what is quicker with more. With 8, tests see what needs more.
+        # WebGPU promises 8 storage buffers; more are for what is quicker with more, which software is not.
         self.max_bindings = 8 if info.software else min(16, info.limits["max-storage-buffers-per-shader-stage"])
         self.max_buffer = info.limits["max-buffer-size"] & ~3
         self.max_grid = info.limits["max-compute-workgroups-per-dimension"]

@@ -89,6 +89,8 @@ class WebGPUProgram(Program):
     def op_of(self, dispatch: int) -> RecordedOp | None:
         """The op that a dispatch belongs to, if it belongs to one."""
         found = bisect_right(self.ops, dispatch, key=lambda op: op.start) - 1
+        while found > 0 and self.ops[found].start == self.ops[found].end:  # one whose work others do
+            found -= 1
         return self.ops[found] if found >= 0 and dispatch < self.ops[found].end else None
 
     def fetch(self, buffer: Buffer) -> None:
