@@ -1,10 +1,11 @@
-"""A command buffer in the making, by calls of wgpu's C library: a third of the time of wgpu-py's methods.
+"""Command buffers made and submitted, by calls of wgpu's C library: a third of the time of wgpu-py's methods.
 
 Their errors arrive in the error slot that the caller's ``Device.errors`` opened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .device import Device
@@ -13,43 +14,35 @@ from .replay import Copies, Items, encoding
 
 
 class Encoder:
-    """Makes command buffers and submits them, one after the other: dispatches that follow each other share a pass."""
+    """Makes command buffers and submits them, one after the other."""
 
     def __init__(self, device: Device) -> None:
         from wgpu.backends.wgpu_native._api import libf
         from wgpu.backends.wgpu_native._ffi import ffi, lib
 
+        raw: Any = lib
+        checked: Any = libf  # raises what goes wrong
         self._queue: Any = device.queue._internal
-        self._lib: Any = lib
-        self._checked_lib: Any = libf
         self._null: Any = ffi.NULL
         self._encode = encoding(device.handle._internal)
+        self._finish: Any = checked.wgpuCommandEncoderFinish
+        self._release_encoder: Any = raw.wgpuCommandEncoderRelease
+        self._submit: Any = raw.wgpuQueueSubmitForIndex
+        self._release_commands: Any = raw.wgpuCommandBufferRelease
         self._commands: Any = ffi.new("WGPUCommandBuffer[1]")
-        self._steps: list[Items | Copies] = []
-        self._written: list[Staging] = []
 
-    def begin(self) -> None:
-        """Begin an empty command buffer; one that was begun before and not submitted is dropped."""
-        self._steps, self._written = [], []
+    def submit(self, steps: Sequence[Items | Copies], written: Sequence[Staging] = ()) -> int:
+        """Submit; the number of the submission. Dispatches that follow each other share a pass.
 
-    def dispatch(self, items: Items) -> None:
-        """Dispatch, behind what was dispatched before."""
-        self._steps.append(items)
-
-    def copy(self, staging: Staging) -> None:
-        """Copy results into a staging buffer, which is told the submission once there is one."""
-        self._steps.append(staging.copies)
-        self._written.append(staging)
-
-    def submit(self) -> int:
-        """Submit; the number of the submission."""
-        raw, encoder = self._lib, self._encode(self._steps)
-        try:  # raises what went wrong with the encoder; what is invalid must not be submitted
-            self._commands[0] = commands = self._checked_lib.wgpuCommandEncoderFinish(encoder, self._null)
+        written: what the steps copy into, which is told the submission.
+        """
+        encoder = self._encode(steps)
+        try:  # what is invalid must not be submitted
+            self._commands[0] = commands = self._finish(encoder, self._null)
         finally:
-            raw.wgpuCommandEncoderRelease(encoder)
-        submission = int(raw.wgpuQueueSubmitForIndex(self._queue, 1, self._commands))
-        raw.wgpuCommandBufferRelease(commands)
-        for staging in self._written:
+            self._release_encoder(encoder)
+        submission = int(self._submit(self._queue, 1, self._commands))
+        self._release_commands(commands)
+        for staging in written:
             staging.submission = submission
         return submission

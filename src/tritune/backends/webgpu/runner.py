@@ -21,8 +21,8 @@ from .device import Device
 from .memory import Memory
 from .prepare import Dispatch
 from .profile import Profiler, bytes_of
-from .program import Part, WebGPUProgram
-from .replay import raw_items
+from .program import Part, Staging, WebGPUProgram
+from .replay import Copies, Items, raw_items
 
 AHEAD = 2
 """Submits that the device has not finished when another one is made."""
@@ -52,9 +52,7 @@ class Runner:
     def run_now(self, dispatch: Dispatch) -> None:
         """Run one dispatch in a submit of its own."""
         with self._device.errors(f"running kernel {dispatch.kernel}"):
-            self._encoder.begin()
-            self._encoder.dispatch(raw_items([dispatch]))
-            self._finish()
+            self._send([raw_items([dispatch])])
         self._stats.submits += 1
 
     def submit(self, programs: Sequence[WebGPUProgram]) -> None:
@@ -75,28 +73,29 @@ class Runner:
 
     def _submit(self, programs: Sequence[WebGPUProgram]) -> int:
         """Encode and submit; the number of the (last) submission."""
-        encoder, seconds, limit = self._encoder, 0.0, self._device.submit_seconds
-        encoder.begin()
+        limit, seconds = self._device.submit_seconds, 0.0
+        steps: list[Items | Copies] = []
+        written: list[Staging] = []
         for program in programs:
             if self.profiler is not None:
-                self._finish()
+                self._send(steps, written)
+                steps, written = [], []
                 self.profiler.run(program)
-                encoder.begin()
             for part in () if self.profiler is not None else program.parts:
                 if seconds > 0 and seconds + part.seconds > limit:
-                    self._finish()
-                    encoder.begin()
-                    seconds = 0.0
-                encoder.dispatch(part.items)
+                    self._send(steps, written)
+                    steps, written, seconds = [], [], 0.0
+                steps.append(part.items)
                 seconds += part.seconds
             staging = program.next_staging()
             if staging is not None:
-                encoder.copy(staging)
-        return self._finish()
+                steps.append(staging.copies)
+                written.append(staging)
+        return self._send(steps, written)
 
-    def _finish(self) -> int:
+    def _send(self, steps: Sequence[Items | Copies], written: Sequence[Staging] = ()) -> int:
         self._stats.queue_submits += 1
-        return self._encoder.submit()
+        return self._encoder.submit(steps, written)
 
     # -- how long it takes --------------------------------------------------------------------------------------------
     def parts_of(self, program: WebGPUProgram) -> list[Part]:
