@@ -81,8 +81,8 @@ def random_model(backend: WebGPUBackend, config: ModelConfig) -> BitNet:
 
     So each layer has memory of its own, as it must be for the figures to be true, and the model is there in seconds.
     """
-    backend.reserve(weight_bytes(config))
     model = BitNet(backend, RandomSource(replace(config, num_layers=1)))
+    backend.reserve(weight_bytes(replace(config, num_layers=config.num_layers - 1)))  # as BitNet does
     model.config = config
     first, contents = model.layers[0], dict[int, Any]()
     model.layers += [copied(backend, first, contents) for _ in range(config.num_layers - 1)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tiny_adapters import tiny_base
+from tiny_chat import make_chat_model, open_chat_model
 from tritune.backends.numpy import NumpyBackend
 from tritune.errors import DeviceError, OutOfMemoryError
 from tritune.models.cache import KVCache
@@ -98,6 +99,14 @@ def test_room_that_cannot_be_reserved_is_no_error(opened):
     backend = opened(arena_bytes=1 << 16, memory_limit_bytes=1 << 20)
     backend.reserve(1 << 21)
     assert backend.empty((1000,)).size == 1000
+
+
+def test_weights_of_all_layers_share_an_arena(opened, tmp_path):
+    backend = opened(arena_bytes=1 << 12)
+    layers = open_chat_model(make_chat_model(tmp_path / "model", layers=4), backend).device_model.layers
+    matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    assert len({matrix.words.arena.serial for matrix in matrices}) == 1
+    assert sum(matrix.nbytes for matrix in matrices) > 1 << 13
 
 
 def test_keys_and_values_of_all_layers_share_an_arena(opened):
