@@ -41,7 +41,7 @@ class WebGPUOptions:
     subgroups: bool = True  # False: the workgroup-memory path, also where the adapter has subgroups
     max_binding_bytes: int | None = None  # at most this much of a buffer is bound at once (the adapter's limit if None)
     memory_limit_bytes: int | None = None  # refuse to allocate more than this
-    arena_bytes: int = 64 << 20  # buffers smaller than this are parts of arenas of at most this size
+    arena_bytes: int = 128 << 20  # buffers smaller than this are parts of arenas of at most this size
     attention_splits: int | None = None  # over how many workgroups the context of a decoded row is split
     one_row: bool | None = None  # a linear of one row and its neighbours in one dispatch (None: not in software)
     workgroup_size: int | None = None  # threads of a workgroup in reductions over rows; a power of two
