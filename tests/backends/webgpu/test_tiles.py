@@ -48,6 +48,25 @@ def test_split_products_of_eight_by_eight_a_thread(cut, rng, rank):
     close(backend, products(case, backend), {n: reference.read(b) for n, b in products(case, reference).items()})
 
 
+def test_a_product_longer_than_a_submit_may_be_is_several_dispatches(opened, rng):
+    """Such as those of a large batch on a small GPU, whose driver resets it after two seconds."""
+    case, reference = Case(rng, 83, 76, (68, 20, 4), rank=4, pool=1), NumpyBackend(np.float64)
+    table = rng.integers(-3, 4, (300, 76)).astype(np.float32)
+    counts = []
+    for limit in (100.0, 1e-12):
+        backend = opened(submit_seconds=limit)
+        logits, dx = backend.empty((83, 300)), backend.empty((83, 76))
+        with backend.record() as program:
+            found = products(case, backend)
+            backend.logits(backend.upload(case.x), backend.table(table, "f32"), logits)
+            backend.logits_backward(logits, backend.table(table, "f32"), dx)
+        program.run()
+        close(backend, found, {n: reference.read(b) for n, b in products(case, reference).items()})
+        close(backend, {"logits": logits, "dx": dx}, {"logits": case.x @ table.T, "dx": case.x @ table.T @ table})
+        counts.append(len(program.dispatches))
+    assert counts[1] > 2 * counts[0]
+
+
 @pytest.mark.parametrize("splits", [1, 5])
 def test_integer_sums_are_exact_in_a_large_tile(cut, rng, splits):
     backend = cut(Plan(Tile(128, 128, 16, 8, 8), splits))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tritune.backends.base import Buffer
 
 from .core import WebGPUCore
-from .tiles import Plan, plan_product
+from .tiles import Plan, Tile, plan_product
 
 _SUM_THREADS = 64
 
@@ -41,13 +41,20 @@ class GemmOps(WebGPUCore):
         limits = size if part is None else (min(m, part[0]), min(n, part[1]), k)
         tile, splits = self.plan_gemm(*limits)
         every = {**(variant or {}), "tile": tuple(tile)}
-        numbers = [*size, *params]
-        grid = (ceil_div(n, tile.columns) * splits, ceil_div(m, tile.rows), 1)
+        seconds = 2.0 * m * n * k / self.device.rates.flops
         if splits == 1:
-            self.dispatch(kernel, params=numbers, buffers=buffers, grid=grid, variant={**every, "stage": "whole"})
+            for first_m, first_n, rows, columns in _pieces(m, n, tile, seconds / self.device.submit_seconds):
+                self.dispatch(
+                    kernel,
+                    params=[*size, first_m, first_n, *params],
+                    buffers=buffers,
+                    grid=(ceil_div(columns, tile.columns), ceil_div(rows, tile.rows), 1),
+                    variant={**every, "stage": "whole"},
+                )
             return
-        vectors = m * ceil_div(n, 4)
+        vectors, numbers = m * ceil_div(n, 4), [*size, 0, 0, *params]
         bound = [*buffers, self._partial_sums(4 * vectors * splits)]
+        grid = (ceil_div(n, tile.columns) * splits, ceil_div(m, tile.rows), 1)
         self.dispatch(kernel, params=numbers, buffers=bound, grid=grid, variant={**every, "stage": "partial"})
         grid = (ceil_div(vectors, _SUM_THREADS), 1, 1)
         self.dispatch(kernel, params=numbers, buffers=bound, grid=grid, variant={**every, "stage": "sum"})
@@ -57,6 +64,18 @@ class GemmOps(WebGPUCore):
         if self._partials is None or self._partials.size < count:
             self._partials = self.empty((count,))
         return self._partials.view(0, (count,))
+
+
+def _pieces(m: int, n: int, tile: Tile, count: float) -> Iterator[tuple[int, int, int, int]]:
+    """At least ``count`` pieces of M rows and N columns, if there are so many tiles, along the side that has more:
+    first row, first column, rows and columns of each."""
+    by_rows = ceil_div(m, tile.rows) >= ceil_div(n, tile.columns)
+    whole, side = (m, tile.rows) if by_rows else (n, tile.columns)
+    tiles = ceil_div(whole, side)
+    step = max(1, int(tiles // max(count, 1))) * side
+    for first in range(0, whole, step):
+        size = min(step, whole - first)
+        yield (first, 0, size, n) if by_rows else (0, first, m, size)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -4,8 +4,9 @@ The host runs ahead of the device by ``AHEAD`` submits: the next one is there wh
 user sees or interrupts is no older than that.
 
 A submit that would run for long is cut into several, one after the other: operating systems reset a GPU that does not
-answer for about two seconds, and it draws nobody's screen meanwhile. A single dispatch is never cut. Between two
-dispatches of a pass WebGPU itself orders writes before reads.
+answer for about two seconds, and it draws nobody's screen meanwhile. A dispatch is never cut, but a product of matrices
+that would take longer is several dispatches at once (see ops_gemm.py). Between two dispatches of a pass WebGPU itself
+orders writes before reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 {#
 A tiled product C[m, n] = Σ_k a[m, k] * b[n, k], whatever a, b and C are: macros for the kernels named *_gemm.wgsl, which
-import this file with context. Their parameters hold M, N and K (in this sense) first; the kernel defines
+import this file with context. Their parameters hold M, N and K (in this sense) first, then the row and column from which on the
+grid counts (a product may be several dispatches); the kernel defines
 
     alias RawA = …;                                           what is loaded of a at once (RawB of b likewise)
     fn fetch_a(m: u32, k: u32) -> RawA                        four elements: a[m, k … k + 3] if a goes by k, else
@@ -74,12 +75,12 @@ fn main(
     let low = li % {{ threads_n }}u;
     let high = li / {{ threads_n }}u;
 {% endif %}
-    let m0 = (wg.y + wg.z * grid.y) * {{ bm }}u;
+    let m0 = params.first_m + (wg.y + wg.z * grid.y) * {{ bm }}u;
 {% if stage == "partial" %}
     let splits = grid.x / ((params.N + {{ bn - 1 }}u) / {{ bn }}u);
     let n0 = wg.x / splits * {{ bn }}u;
 {% else %}
-    let n0 = wg.x * {{ bn }}u;
+    let n0 = params.first_n + wg.x * {{ bn }}u;
 {% endif %}
 {% if k_range %}
     let bounds = k_range(m0, n0);

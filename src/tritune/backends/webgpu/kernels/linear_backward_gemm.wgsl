@@ -5,7 +5,7 @@ dy f32 [T, Out]; words as in linear_gemm.wgsl; dx f32 [T, In], =. As a product: 
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32") }}
 {{ binding("dy", "array<vec4<f32>>") }}
 {{ binding("words", "array<u32>") }}
 {{ binding("row_scales", "array<f32>") }}

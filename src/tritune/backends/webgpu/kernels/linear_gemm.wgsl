@@ -7,7 +7,7 @@ y f32 [T, N]. M = T. See gemm.wgsl for how work is split.
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "accumulate: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "accumulate: u32") }}
 {{ binding("x", "array<u32>" if exact else "array<vec4<f32>>") }}
 {{ binding("words", "array<u32>") }}
 {{ binding("row_scales", "array<vec4<f32>>") }}

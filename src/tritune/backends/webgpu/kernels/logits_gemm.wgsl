@@ -10,7 +10,7 @@ x_stride, out_stride: elements from row to row; x_first, out_first: added to the
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "accumulate: u32", "x_stride: u32", "x_first: u32", "out_stride: u32", "out_first: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "accumulate: u32", "x_stride: u32", "x_first: u32", "out_stride: u32", "out_first: u32") }}
 {{ binding("x", "array<vec4<f32>>" if aligned else "array<f32>") }}
 {{ binding("shard", "array<vec4<f32>>" if format == "f32" else "array<vec2<u32>>") }}
 {{ binding("out", "array<vec4<f32>>" if aligned else "array<f32>") }}

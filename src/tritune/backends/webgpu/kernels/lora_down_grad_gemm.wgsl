@@ -10,7 +10,7 @@ parts of its columns; b counts as zero outside of a column's own part. `aligned`
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
 {{ gemm.fours("dy", True) }}
 {{ gemm.fours("b", aligned) }}
 {{ binding("slot", "array<u32>") }}

@@ -7,7 +7,7 @@ As a product: M = width, N = In, K = T.
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "linear_index: u32", "threshold: u32", "keep_scale: f32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "linear_index: u32", "threshold: u32", "keep_scale: f32") }}
 {{ gemm.fours("down_grad", aligned) }}
 {{ gemm.fours("x", True) }}
 {{ gemm.fours("da", True) }}

@@ -10,7 +10,7 @@ tile without any of them does nothing. `aligned`: rank is a multiple of 4.
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
 {{ gemm.fours("dy", True) }}
 {{ gemm.fours("down", aligned) }}
 {{ binding("multiplier", "array<f32>") }}

@@ -8,7 +8,7 @@ so that a tile may lie in two. Rows of slot 0 get += 0. `aligned`: rank is a mul
 {% import "prelude.wgsl" as prelude with context %}
 {% import "gemm.wgsl" as gemm with context %}
 {% import "lora.wgsl" as lora with context %}
-{{ prelude.params("M: u32", "N: u32", "K: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
+{{ prelude.params("M: u32", "N: u32", "K: u32", "first_m: u32", "first_n: u32", "rank: u32", "ends0: u32", "ends1: u32", "ends2: u32") }}
 {{ gemm.fours("down", aligned) }}
 {{ lora.vectors("factor") if aligned else lora.numbers("factor") }}
 {{ binding("slot", "array<u32>") }}
