@@ -126,7 +126,8 @@ def test_norms_and_the_glu_need_no_dispatch_of_their_own(opened, decoded):
     plain = decoded(one_row, BITNET).kernels
     assert plain["linear_row"] == 4 * layers
     assert plain["paged_attention_rows"] == layers
-    assert set(plain) == {"embed", "rope_cache", "paged_attention_rows", "linear_row"}
+    rope = {"rope_cache"} if one_row.device.info.software else set()
+    assert set(plain) == {"embed", *rope, "paged_attention_rows", "linear_row"}
     adapted = decoded(one_row, BITNET, [{"rank": 8}]).kernels
     assert adapted["linear_row"] == 4 * layers
     assert adapted["rms_norm_quant"] == 1  # the very first
