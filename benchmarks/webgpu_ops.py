@@ -64,7 +64,10 @@ def random_codes(backend: WebGPUBackend, parts: Sequence[tuple[NDArray[np.int8],
     words &= ~((words & np.uint32(0xAAAAAAAA)) >> np.uint32(1))  # no code 3
     scales = tuple(scale for _, scale in parts)
     row_scales = np.repeat(np.array(scales, np.float32), sizes)
-    return WebGPUTernary(backend.upload(words, "u32"), backend.upload(row_scales), sizes, scales, columns)
+    buffers = backend.memory.empty_together([(words.shape, "u32"), (row_scales.shape, "f32")])
+    for buffer, values in zip(buffers, (words, row_scales), strict=True):
+        backend.write(buffer, values)
+    return WebGPUTernary(*buffers, sizes, scales, columns)
 
 
 class Bench:

@@ -135,16 +135,20 @@ def test_norms_and_the_glu_need_no_dispatch_of_their_own(opened, decoded):
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_layers_share_bind_groups(opened, tmp_path, dynamic):
-    """One for each dispatch costs the host time: it is in no cache when its turn comes."""
+def test_layers_share_bind_groups_and_parameters(opened, tmp_path, dynamic):
+    """Of their own, they cost the host time for each dispatch, and the device: they are in no cache then."""
     backend = opened(one_row=True, dynamic_offsets=dynamic)
-    found: list[int] = []
+    backend.device.max_bindings = 16
+    slots, recorded = backend._preparer.parameters.slot, list[tuple[int, int]]()
     for layers in (3, 6):
         path = make_chat_model(tmp_path / str(layers), **{**BITNET, "layers": layers})
+        blocks = set[bytes]()
+        backend._preparer.parameters.slot = lambda block, blocks=blocks: (blocks.add(block), slots(block))[1]
         program = Decoder(path, backend, [{"rank": 8}], 1).state._forward_program(1)
-        found.append(len({id(dispatch.group) for dispatch in program.dispatches}))
-    few, many = found
+        recorded.append((len({id(dispatch.group) for dispatch in program.dispatches}), len(blocks)))
+    (few, parameters), (many, more_parameters) = recorded
     assert many == few if dynamic else many > 1.5 * few
+    assert more_parameters == parameters
 
 
 def test_a_profile_counts_attention_as_itself(opened, decoded):

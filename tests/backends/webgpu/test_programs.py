@@ -386,8 +386,4 @@ def test_small_buffers_of_one_block_are_seen_through_one_range(webgpu):
     apart = webgpu.empty((40,))
     tight, at = covering([a, b], [c, apart])
     assert (tight.offset, tight.nbytes, at) == (a.offset, 288, [0, 64])
-    ranges = [covering(pair, [apart], 1 << 20) for pair in ([a, b], [b, c])]
-    assert [(r.offset, r.nbytes, at) for r, at in ranges] == [(a.offset, 768, at) for at in ([0, 64], [64, 128])]
-    assert covering([a, b], [apart], 512)[0].nbytes == 288  # more than a binding may be
-    assert covering([a, b], [c], 1 << 20)[0].nbytes == 288  # the rest is bound itself
     assert covering([a, c], [b]) is None

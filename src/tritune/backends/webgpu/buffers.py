@@ -125,30 +125,23 @@ def overlap(a: WebGPUBuffer, b: WebGPUBuffer) -> bool:
     return a.arena is b.arena and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
-def covering(
-    buffers: Sequence[Buffer], others: Sequence[Buffer], most: int = 0
-) -> tuple[WebGPUBuffer, list[int]] | None:
+def covering(buffers: Sequence[Buffer], others: Sequence[Buffer]) -> tuple[WebGPUBuffer, list[int]] | None:
     """The range of memory in which ``buffers`` lie as one binding of words, and the word where each begins in it.
 
     None when they lie in different arenas, or one of ``others`` lies between them. It lets a kernel see small buffers
-    that were made together beyond the 8 that it may bind. most: where they are of one block of at most so many bytes,
-    the range is that, so that it is the same for other buffers of the block.
+    that were made together beyond the 8 that it may bind.
     """
     parts = [own_buffer(buffer) for buffer in buffers]
-    first = min(parts, key=lambda p: p.offset)
-    block, start = first.block, first.offset
+    start = min(p.offset for p in parts)
     end = start + round_up(max(p.offset + p.nbytes for p in parts) - start, 16)  # whole vectors; blocks have the room
+    first = min(parts, key=lambda p: p.offset)
     if any(p.arena is not first.arena for p in parts):
         return None
-    ranges = [(start, end)]
-    if block.size <= most and all(p.block is block for p in parts):
-        ranges.insert(0, (block.offset, block.offset + block.size))
-    for start, end in ranges:
-        whole = WebGPUBuffer(block, start, ((end - start) // 4,), "u32", first.alignment)
-        whole.parts = tuple(parts)
-        if not any(overlap(whole, own_buffer(other)) for other in others):
-            return whole, [(p.offset - start) // 4 for p in parts]
-    return None
+    whole = WebGPUBuffer(first.block, start, ((end - start) // 4,), "u32", first.alignment)
+    whole.parts = tuple(parts)
+    if any(overlap(whole, own_buffer(other)) for other in others):
+        return None
+    return whole, [(p.offset - start) // 4 for p in parts]
 
 
 def round_up(size: int, multiple: int) -> int:

@@ -10,7 +10,7 @@ from .buffers import WebGPUBuffer, covering
 from .core import WebGPUCore
 from .ops_rows import HeldRows
 from .tails import HALF, Tail, fits_vectors, sums_scratch
-from .weights import WebGPUTernary, part_ends, part_params
+from .weights import WebGPUTernary, part_ends
 
 _LONG_ROW = 4096
 
@@ -115,6 +115,10 @@ class HeldLinear(HeldRows):
                 return False
         return self._fits(0 if tail is None else tail.width, glu) and self._bindings(tail, glu) is not None
 
+    def _apart(self, tail: Tail | None) -> bool:
+        """Whether both factors are bound on their own. How far they are from each other differs from layer to layer."""
+        return self.lora is not None and tail is not None and self.core.device.max_bindings > 8
+
     def _span(self, glu: Glu | None) -> int:
         """How many parts may meet in a workgroup."""
         whole = all(end % self.shape.outputs == 0 for end in part_ends(self.weight.parts)[: len(self.weight.parts) - 1])
@@ -140,7 +144,7 @@ class HeldLinear(HeldRows):
         buffers, at = bound
         w, lora, front, shape = self.weight, self.lora, self.front, self.shape
         of_adapters = lora or (None if tail is None else tail.lora)
-        params = (w.out_features, w.in_features, front.eps, *part_params(w))
+        params = (w.out_features, w.in_features, front.eps, *part_ends(w.parts), len(w.parts), at["row_scales"])
         places = (at["slot"], at["multiplier"], front.scale_at or 0, at["gain"], at["next_gain"], at["b"], at["a"])
         variant: dict[str, object] = {
             "threads": shape.threads,
@@ -161,6 +165,7 @@ class HeldLinear(HeldRows):
             "single": of_adapters is not None and of_adapters.a.shape[0] == 1,
             "glu": glu is not None,
             "activation": "" if glu is None else glu.activation,
+            "apart": self._apart(tail),
             "tail": tail is not None,
             "next_gain": tail is not None and tail.gain is not None,
             "next_width": 0 if tail is None else tail.width,
@@ -177,7 +182,12 @@ class HeldLinear(HeldRows):
         """The kernel's buffers in order, and where things begin in them, as it counts; None: it cannot have them."""
         lora, front = self.lora, self.front
         at: dict[str, int] = dict.fromkeys(("slot", "multiplier", "gain", "next_gain", "b", "a"), 0)
-        alone: list[Buffer] = [front.x, self.weight.words, self.made if glu is None else glu.z]
+        made = self.made if glu is None else glu.z
+        weight = covering([self.weight.words, self.weight.row_scales], [front.x, made])
+        if weight is None or weight[1][0] or weight[0].nbytes > self.core.device.max_binding:
+            return None
+        at["row_scales"] = weight[1][1] // 4
+        alone: list[Buffer] = [front.x, weight[0], made]
         behind: list[Buffer] = []
         if lora is not None or tail is not None:
             per_row = covering([self.rows.slot, self.rows.multiplier], alone)
@@ -188,13 +198,13 @@ class HeldLinear(HeldRows):
         if lora is not None:
             behind.append(lora.scale)
         gains = {"gain": front.gain, "next_gain": None if tail is None else tail.gain}
-        adapters = {"b": None if lora is None else lora.b, "a": None if tail is None else tail.lora.a}
+        b, a = {"b": None if lora is None else lora.b}, {"a": None if tail is None else tail.lora.a}
         together: list[Buffer] = []
-        for parts in (gains, adapters):
+        for parts in (gains, b, a) if self._apart(tail) else (gains, b | a):
             here = {name: buffer for name, buffer in parts.items() if buffer is not None}
             if not here:
                 continue
-            found = covering(list(here.values()), [*alone, *behind], self.core.device.max_binding)
+            found = covering(list(here.values()), [*alone, *behind])
             if found is None or found[0].nbytes > self.core.device.max_binding:
                 return None
             together.append(found[0])

@@ -40,7 +40,7 @@ class WebGPUTernary(TernaryWeight):
         in_features: int,
     ) -> None:
         self.words = words  # u32 [N, ceil(K / 16)]
-        self.row_scales = row_scales  # f32 [N]
+        self.row_scales = row_scales  # f32 [N], best in the same block: see held_linear.py
         self.part_scales = part_scales
         self.parts = parts
         self.out_features = sum(parts)
@@ -105,7 +105,7 @@ def upload_ternary(memory: Memory, parts: Sequence[tuple[NDArray[np.int8], float
         raise DeviceError(f"pack_ternary: {packed.nbytes} bytes exceed the device's binding limit of {max_binding}")
     sizes = tuple(codes.shape[0] for codes, _ in parts)
     row_scales = np.repeat(np.array([scale for _, scale in parts], dtype=np.float32), sizes)
-    words_buffer, scales_buffer = memory.empty(packed.shape, "u32"), memory.empty(row_scales.shape, "f32")
+    words_buffer, scales_buffer = memory.empty_together([(packed.shape, "u32"), (row_scales.shape, "f32")])
     memory.write(words_buffer, packed)
     memory.write(scales_buffer, row_scales)
     return WebGPUTernary(words_buffer, scales_buffer, sizes, tuple(scale for _, scale in parts), columns)

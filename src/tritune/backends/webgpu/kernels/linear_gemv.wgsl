@@ -45,7 +45,6 @@ pieces (vectors of 4 where it is `aligned`), so that the lanes see to several ou
 {% set round_rows = [rows, [12288 // (threads * tile * (8 if lora else 4)), 1] | max] | min %}
 {{ prelude.functions() }}
 {{ lora_parts.part_of() }}
-{{ lora_parts.part_scale() }}
 {% if staged %}
 // x, the vectors of neighbouring units side by side.
 var<workgroup> staged_x: array<vec4<u32>, {{ 4 * staged }}>;
@@ -54,6 +53,10 @@ var<workgroup> partial: array<{{ number }}, {{ round_rows * threads * tile }}>;
 {% if lora %}
 var<workgroup> partial_lora: array<f32, {{ round_rows * threads * sets }}>;
 {% endif %}
+
+fn scale_of(part: u32) -> f32 {
+    return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
+}
 
 // A word's 16 numbers as 2-bit two's complements: codes 0, 1, 2 become 3, 0, 1.
 fn signed(word: {{ "vec4<u32>" if wide else "u32" }}) -> {{ "vec4<u32>" if wide else "u32" }} {

@@ -4,7 +4,7 @@ The ternary product of a single row in int8, and what lies around it in a block:
 LoRA factor (`tail`). Recorded ops that follow one another are one dispatch so: see one_row.py.
 
     codes = round(v * 127 / max|v|) of v = gain * x / rms(x), or read (`front` "codes")
-    y[n] (= or +=) Σ_k codes[k] * w[n, k] / row_scale * part_scale(n)
+    y[n] (= or +=) Σ_k codes[k] * w[n, k] / row_scale * row_scales[n]
                    + multiplier * scale[slot, part(n)] * Σ_j down[part(n) * rank + j] * b[slot - 1, n, j]
     with `glu`: y[n] = act(value(n)) * value(n + N / 2) instead, for n < N / 2
 
@@ -15,8 +15,9 @@ all of A at once: A normed = (Σ_k A[j, k] gain[k] x[k]) / rms, and a workgroup 
 
 x f32 [K], or (`splits`) out of paged_attention_rows, heads of 4 * `quads` numbers, whose sums are weighted like its
 splits; or words: i8 [K] from word 0 and row_scale f32 at `scale_at`. gains f32: from `gain_at` [K], from `next_gain_at`
-[outputs]. words: see linear_gemv.wgsl (`wide` there). adapters f32 or (`half`) f16: b [pool, N, rank] from vector of four
-`b_at`, the next a [pool, next_width, outputs] from `a_at`. sums f32: from `in_at` [producers, width of down], from `out_at`.
+[outputs]. words: see linear_gemv.wgsl (`wide` there), and row_scales f32 [N] from vector `row_scales_at`: parameters are
+the same for all layers so, and what a device has of them stays in its caches. adapters f32 or (`half`) f16: b [pool, N, rank] from vector of four
+`b_at`, the next a [pool, next_width, outputs] from `a_at`, in the same range or (`apart`) one of its own. sums f32: from `in_at` [producers, width of down], from `out_at`.
 per_row and scale: see linear_gemv.wgsl.
 
 Work: `lanes` threads share an output (with `glu` two); a thread holds `held` vectors of x. `span` parts at most meet in a
@@ -25,8 +26,8 @@ which subgroups consist of, or (0) in workgroup memory. Grid: (ceil(outputs / (t
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "lora.wgsl" as lora_parts with context %}
-{{ prelude.params("N: u32", "K: u32", "eps: f32", "ends0: u32", "ends1: u32", "ends2: u32", "scale0: f32", "scale1: f32",
-    "scale2: f32", "scale3: f32", "parts: u32", "slot_at: u32", "multiplier_at: u32", "scale_at: u32", "gain_at: u32",
+{{ prelude.params("N: u32", "K: u32", "eps: f32", "ends0: u32", "ends1: u32", "ends2: u32", "parts: u32",
+    "row_scales_at: u32", "slot_at: u32", "multiplier_at: u32", "scale_at: u32", "gain_at: u32",
     "next_gain_at: u32", "b_at: u32", "a_at: u32", "in_at: u32", "out_at: u32") }}
 {% set normed = front == "norm" %}
 {{ binding("x", "array<vec4<f32>>" if normed else "array<vec4<u32>>") }}
@@ -37,6 +38,9 @@ which subgroups consist of, or (0) in workgroup memory. Grid: (ceil(outputs / (t
 {% endif %}
 {% if lora or tail %}
 {{ lora_parts.vectors("adapters") }}
+{% if apart %}
+{{ lora_parts.vectors("adapters_a") }}
+{% endif %}
 {{ binding("sums", "array<f32>") }}
 {{ binding("per_row", "array<u32>") }}
 {% endif %}
@@ -70,7 +74,6 @@ which subgroups consist of, or (0) in workgroup memory. Grid: (ceil(outputs / (t
 {% endif %}
 {{ prelude.functions() }}
 {{ lora_parts.part_of() }}
-{{ lora_parts.part_scale() }}
 // The codes, by unit and, apart from each other, the quarters of units.
 var<workgroup> staged: array<vec4<u32>, {{ 4 * stride }}>;
 // Their sum, which nobody but this kernel sets to zero.
@@ -233,9 +236,10 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
     let inside = first + out_group < count;
     let out_n = min(first + out_group, count - 1u);
 {% for r in range(tile) %}
-    let end_part{{ r }} = part_of(out_n{{ " + count" if r }});
+    let end_n{{ r }} = out_n{{ " + count" if r }};
+    let end_scale{{ r }} = bitcast<f32>(words[params.row_scales_at + end_n{{ r }} / 4u][end_n{{ r }} % 4u]);
 {% if lora %}
-    let end_factor{{ r }} = scale[entry * params.parts + end_part{{ r }}];
+    let end_factor{{ r }} = scale[entry * params.parts + part_of(end_n{{ r }})];
 {% endif %}
 {% endfor %}
 {% if lora %}
@@ -253,7 +257,7 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
     let tail_item{{ s }} = min(li + {{ s * threads }}u, {{ next_width * tail_row - 1 }}u);
     let tail_quad{{ s }} = tail_item{{ s }} % {{ tail_row }}u;
     let tail_j{{ s }} = tail_item{{ s }} / {{ tail_row }}u;
-    let a{{ s }} = adapters[tail_a + tail_j{{ s }} * (count / 4u) + min(first / 4u + {{ "min(tail_quad%d, %du)" % (s, tail_quads - 1) if tail_row > tail_quads else "tail_quad%d" % s }}, count / 4u - 1u)];
+    let a{{ s }} = adapters{{ "_a" if apart }}[tail_a + tail_j{{ s }} * (count / 4u) + min(first / 4u + {{ "min(tail_quad%d, %du)" % (s, tail_quads - 1) if tail_row > tail_quads else "tail_quad%d" % s }}, count / 4u - 1u)];
 {% endfor %}
 {% endif %}
 {# -- the codes -- #}
@@ -400,7 +404,7 @@ var<workgroup> tail_parts: array<f32, {{ next_width * tail_quads }}>;
 {% endfor %}
 {% endif %}
 {% for r in range(tile) %}
-    let value{{ r }} = f32(total{{ r }} - atomicLoad(&code_sum)) / row_scale * scale_of(end_part{{ r }}){{ " + select(0.0, multiplier * end_factor%d * correction%d, slot > 0u)" % (r, r) if lora }};
+    let value{{ r }} = f32(total{{ r }} - atomicLoad(&code_sum)) / row_scale * end_scale{{ r }}{{ " + select(0.0, multiplier * end_factor%d * correction%d, slot > 0u)" % (r, r) if lora }};
 {% endfor %}
     let result = {{ "before + " if accumulate }}{{ "activate(vec4<f32>(value0)).x * value1" if glu else "value0" }};
     if writes && inside { y[out_n] = result; }

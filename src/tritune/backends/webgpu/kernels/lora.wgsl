@@ -19,13 +19,6 @@ fn part_start(part: u32) -> u32 {
 }
 {% endmacro %}
 
-{# The scale of a part; the including file declares params with scale0 … scale3. #}
-{% macro part_scale() %}
-fn scale_of(part: u32) -> f32 {
-    return select(select(params.scale0, params.scale1, part == 1u), select(params.scale2, params.scale3, part == 3u), part > 1u);
-}
-{% endmacro %}
-
 {# A matrix of adapters, f32 or (`half`) f16, two to a word: in vectors of 4, or one by one. expand_<name> makes numbers of
    what is loaded from the first, <name>_at(i) is element i of the second. #}
 {% macro vectors(name) %}
