@@ -60,31 +60,58 @@ def test_equals_the_definition_however_it_is_cut(cut, rng, tile, splits):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * float(np.sqrt(np.mean(wanted**2))))
 
 
-def test_paged_rows_of_several_sequences(cut, rng):
-    heads, kv_heads, head_dim = 4, 1, 64
+def paged_numbers(rng):
+    return rng.normal(size=(62, 4 * 64)), rng.normal(size=(2, 15, 1, 16, 64)).astype(np.float16)
+
+
+def attend(backend, q, caches):
+    """Rows of three sequences, one of them spare, with a paged cache."""
     positions, sequence = np.array([*range(30, 70), -1, *range(20), 3]), np.repeat([0, 1, 2], [41, 20, 1])
-    tables = np.arange(15).reshape(3, 5)[::-1]
-    q = rng.normal(size=(len(positions), heads * head_dim))
-    caches = rng.normal(size=(2, 15, kv_heads, 16, head_dim)).astype(np.float16)
+    zeros = backend.upload(np.zeros(len(positions)), "i32")
+    rows = Rows(
+        tokens=zeros,
+        positions=backend.upload(positions, "i32"),
+        sequence=backend.upload(sequence, "i32"),
+        q_start=backend.upload(np.array([0, 41, 61, 62]), "i32"),
+        slot=zeros,
+        multiplier=backend.upload(np.ones(len(positions))),
+        block_tables=backend.upload(np.arange(15).reshape(3, 5)[::-1], "i32"),
+    )
+    o = backend.upload(np.full(q.shape, 7.0))
+    k, v = (backend.upload(cache, "f16") for cache in caches)
+    backend.paged_attention(backend.upload(q), k, v, rows, o, 4, 1, 64)
+    return np.asarray(backend.read(o))
 
-    def attend(backend):
-        zeros = backend.upload(np.zeros(len(positions)), "i32")
-        rows = Rows(
-            tokens=zeros,
-            positions=backend.upload(positions, "i32"),
-            sequence=backend.upload(sequence, "i32"),
-            q_start=backend.upload(np.array([0, 41, 61, 62]), "i32"),
-            slot=zeros,
-            multiplier=backend.upload(np.ones(len(positions))),
-            block_tables=backend.upload(tables, "i32"),
-        )
-        o = backend.upload(np.full(q.shape, 7.0))
-        k, v = (backend.upload(cache, "f16") for cache in caches)
-        backend.paged_attention(backend.upload(q), k, v, rows, o, heads, kv_heads, head_dim)
-        return np.asarray(backend.read(o))
 
-    expected = attend(NumpyBackend(np.float64))
-    np.testing.assert_allclose(attend(cut(GPU[0], 1)), expected, rtol=2e-5, atol=1e-5)
+def test_paged_rows_of_several_sequences(cut, rng):
+    numbers = paged_numbers(rng)
+    expected = attend(NumpyBackend(np.float64), *numbers)
+    np.testing.assert_allclose(attend(cut(GPU[0], 1), *numbers), expected, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_attention_longer_than_a_submit_may_be_is_several_dispatches(opened, rng, splits):
+    """Such as that of a long row on a small GPU: each tile's sums are the same, whichever dispatch it is in."""
+    heads, kv_heads, head_dim = SHAPE
+    count = sum(LENGTHS) + SPARE
+    qkv = rng.normal(size=(count, (heads + 2 * kv_heads) * head_dim))
+    do = rng.normal(size=(count, heads * head_dim))
+    numbers = paged_numbers(rng)
+    results, submits = [], []
+    for share in (1e-9, 3.0, 1e9):  # of a submit that causal_attention takes by estimate: all, some and one tile each
+        backend = opened()
+        seconds = 2 * 2.0 * count**2 * heads * head_dim / backend.device.rates.flops
+        backend.device.submit_seconds = seconds / share
+        backend.plan_key_splits = lambda *_: splits
+        before = backend.stats.queue_submits
+        results.append([*gradients(backend, qkv, do), attend(backend, *numbers)])
+        submits.append(backend.stats.queue_submits - before)
+    for found in results[1:]:
+        for some, whole in zip(found, results[0], strict=True):
+            np.testing.assert_array_equal(some, whole)
+    tiles = -(-count // backend.plan_attention(head_dim).size)
+    assert submits[0] < submits[1] < submits[2]
+    assert submits[2] - submits[0] >= 4 * (tiles - 1)
 
 
 @pytest.mark.parametrize("storage", [16 << 10, 32 << 10, 48 << 10])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tritune.backends.base import Buffer, Rows
 from tritune.errors import DeviceError
 
@@ -87,7 +89,7 @@ class AttentionOps(FewRowsAttention, GemmOps):
         self._queries(
             "paged_attention",
             shape,
-            q.shape[0],
+            (q.shape[0], block_tables.shape[1] * k_cache.shape[2], 2),
             [k_cache.shape[2], block_tables.shape[1], head_dim**-0.5],
             [q, k_cache, v_cache, rows.positions, rows.sequence, block_tables, o],
             {"half_cache": k_cache.dtype == "f16"},
@@ -100,7 +102,8 @@ class AttentionOps(FewRowsAttention, GemmOps):
         check_head_dim("causal_attention", head_dim)
         shape = (heads, kv_heads, head_dim)
         buffers = [qkv, rows.positions, o, lse]
-        self._queries("causal_attention", shape, qkv.shape[0], [head_dim**-0.5], buffers, {})
+        num_rows = qkv.shape[0]
+        self._queries("causal_attention", shape, (num_rows, num_rows, 2), [head_dim**-0.5], buffers, {})
 
     def causal_attention_backward(
         self,
@@ -117,7 +120,8 @@ class AttentionOps(FewRowsAttention, GemmOps):
     ) -> None:
         """See Backend.causal_attention_backward."""
         check_head_dim("causal_attention_backward", head_dim)
-        count = qkv.shape[0] * heads
+        num_rows = qkv.shape[0]
+        count = num_rows * heads
         self.dispatch(
             "causal_attention_backward_delta",
             params=[count, head_dim // 4],
@@ -126,7 +130,7 @@ class AttentionOps(FewRowsAttention, GemmOps):
         )
         shape, scale = (heads, kv_heads, head_dim), head_dim**-0.5
         buffers = [qkv, rows.positions, do, lse, delta, dqkv]
-        self._queries("causal_attention_backward_q", shape, qkv.shape[0], [scale], buffers, {})
+        self._queries("causal_attention_backward_q", shape, (num_rows, num_rows, 3), [scale], buffers, {})
         self._keys_backward(shape, qkv, [qkv, rows.positions, rows.sequence, rows.q_start, do, lse, delta], dqkv)
 
     def _keys_backward(self, shape: tuple[int, int, int], qkv: Buffer, buffers: list[Buffer], dqkv: Buffer) -> None:
@@ -136,13 +140,14 @@ class AttentionOps(FewRowsAttention, GemmOps):
         tiles, size = -(-num_rows // tile.size), 2 * num_rows * kv_heads * head_dim
         splits = self.plan_key_splits(tiles * kv_heads, heads // kv_heads, 4 * size)
         target = dqkv if splits == 1 else self._partial_sums(splits * size)
-        self.dispatch(
-            "causal_attention_backward_kv",
-            params=[num_rows, heads, kv_heads, head_dim**-0.5, splits],
-            buffers=[*buffers, target],
-            grid=(tiles, kv_heads * splits, 1),
-            variant={"head_dim": head_dim, "shape": tuple(tile), "pack": 1, "partial": splits > 1},
-        )
+        for first, count in self._pieces(tiles, shape, (num_rows, num_rows, 4)):
+            self.dispatch(
+                "causal_attention_backward_kv",
+                params=[num_rows, heads, kv_heads, first, head_dim**-0.5, splits],
+                buffers=[*buffers, target],
+                grid=(count, kv_heads * splits, 1),
+                variant={"head_dim": head_dim, "shape": tuple(tile), "pack": 1, "partial": splits > 1},
+            )
         if splits > 1:
             self.dispatch(
                 "causal_attention_backward_sum",
@@ -155,23 +160,37 @@ class AttentionOps(FewRowsAttention, GemmOps):
         self,
         kernel: str,
         shape: tuple[int, int, int],
-        num_rows: int,
+        size: tuple[int, int, int],
         params: list[int | float],
         buffers: list[Buffer],
         variant: dict[str, object],
     ) -> None:
-        """A kernel made of attention_tile.wgsl, a workgroup for each tile of rows and packed query heads."""
+        """A kernel made of attention_tile.wgsl, a workgroup for each tile of rows and packed query heads; size: rows,
+        keys and products, as for _pieces."""
         heads, kv_heads, head_dim = shape
         tile = self.plan_attention(head_dim)
         group = heads // kv_heads
         pack = group if tile.size % group == 0 else 1
-        self.dispatch(
-            kernel,
-            params=[num_rows, heads, kv_heads, *params],
-            buffers=buffers,
-            grid=(-(-num_rows * pack // tile.size), heads // pack, 1),
-            variant={**variant, "head_dim": head_dim, "shape": tuple(tile), "pack": pack},
-        )
+        for first, count in self._pieces(-(-size[0] * pack // tile.size), shape, size):
+            self.dispatch(
+                kernel,
+                params=[size[0], heads, kv_heads, first + count - 1, *params],
+                buffers=buffers,
+                grid=(count, heads // pack, 1),
+                variant={**variant, "head_dim": head_dim, "shape": tuple(tile), "pack": pack},
+            )
+
+    def _pieces(self, tiles: int, shape: tuple[int, int, int], size: tuple[int, int, int]) -> Iterator[tuple[int, int]]:
+        """First tile and number of tiles of each dispatch, so that none takes longer than a submit may, by estimate.
+
+        size: rows, keys, and how often each row and key are multiplied. As if each row saw all keys: of causal
+        attention's equal pieces the last, which sees most, does at most that much.
+        """
+        (heads, _, head_dim), (num_rows, keys, products) = shape, size
+        seconds = 2.0 * products * num_rows * keys * heads * head_dim / self.device.rates.flops
+        step = max(1, int(tiles // max(seconds / self.device.submit_seconds, 1)))
+        for first in range(0, tiles, step):
+            yield first, min(step, tiles - first)
 
     def plan_attention(self, head_dim: int, *, operands: int = 1, sums: int = 1) -> AttentionTile:
         """How attention is cut on this device; benchmarks and tests replace it."""

@@ -21,7 +21,7 @@ fn value_at(key: u32, i: u32) -> Raw { return qkv[head_start(key, params.heads +
         return;
     }
     kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
+    let first_row = (params.last_tile - wg.x) * {{ tile.tile_rows }}u;
     let end = min(first_row + {{ tile.tile_rows }}u, params.T);
     if li == 0u {
         first_key = first_key_of(first_row, end);

@@ -10,7 +10,7 @@ see most, come first.
 {% import "attention_tile.wgsl" as tile with context %}
 {% import "attention_queries.wgsl" as queries with context %}
 {% import "attention_forward.wgsl" as attention with context %}
-{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
+{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "last_tile: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
 {{ binding("o", "array<vec4<f32>>") }}

@@ -12,7 +12,7 @@ gradients of a tile of rows lie in workgroup memory. Early keys, which most rows
 #}
 {% import "prelude.wgsl" as prelude with context %}
 {% import "attention_tile.wgsl" as tile with context %}
-{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32", "splits: u32") }}
+{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "first_tile: u32", "scale: f32", "splits: u32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
 {{ binding("sequence", "array<i32>") }}
@@ -66,7 +66,7 @@ fn last_row_of(first: u32) -> u32 {
     }
     let heads_of_split = params.heads / params.kv_heads / params.splits;
     let first_head = (kv_head * params.splits + split) * heads_of_split;
-    let first_key = wg.x * {{ tile.bq }}u;
+    let first_key = (params.first_tile + wg.x) * {{ tile.bq }}u;
     if li == 0u {
         last_row = last_row_of(first_key);
     }

@@ -10,7 +10,7 @@ Work: as causal_attention; of a tile of keys first the values, then the keys lie
 {% import "prelude.wgsl" as prelude with context %}
 {% import "attention_tile.wgsl" as tile with context %}
 {% import "attention_queries.wgsl" as queries with context %}
-{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "scale: f32") }}
+{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "last_tile: u32", "scale: f32") }}
 {{ binding("qkv", "array<vec4<f32>>") }}
 {{ binding("positions", "array<i32>") }}
 {{ binding("do_", "array<vec4<f32>>") }}

@@ -9,7 +9,7 @@ context of each sequence that has rows in the tile, as far as they see. Late row
 {% import "prelude.wgsl" as prelude with context %}
 {% import "attention_tile.wgsl" as tile with context %}
 {% import "attention_forward.wgsl" as attention with context %}
-{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "block_size: u32", "max_blocks: u32", "scale: f32") }}
+{{ prelude.params("T: u32", "heads: u32", "kv_heads: u32", "last_tile: u32", "block_size: u32", "max_blocks: u32", "scale: f32") }}
 {{ binding("q", "array<vec4<f32>>") }}
 {{ binding("k_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
 {{ binding("v_cache", "array<vec2<u32>>" if half_cache else "array<vec4<f32>>") }}
@@ -52,7 +52,7 @@ fn position_of(row: u32) -> u32 { return u32(max(positions[min(row, params.T - 1
         return;
     }
     kv_head = first_head / (params.heads / params.kv_heads);
-    let first_row = (grid.x - 1u - wg.x) * {{ tile.tile_rows }}u;
+    let first_row = (params.last_tile - wg.x) * {{ tile.tile_rows }}u;
 {{ attention.begin() }}
 {% for h in range(tile.tq // 4) %}
     let sequence{{ h }} = {{ tile.of_rows("sequence_of", h) }};
