@@ -151,13 +151,15 @@ def test_layers_share_bind_groups_and_parameters(opened, tmp_path, dynamic):
     assert more_parameters == parameters
 
 
-def test_a_profile_counts_attention_as_itself(opened, decoded):
-    """It is recorded late, by the linear behind it."""
-    one_row = opened(one_row=True, attention_splits=2)
-    one_row.device.max_bindings = 16
-    state, layers = decoded(one_row, BITNET, [{"rank": 8}]).state, BITNET["layers"]
-    with one_row.profile() as profile:
-        state.forward([Piece([1], 5, 1, 1.0, blocks=(2,))])
+@pytest.mark.parametrize("adapters", [[{"rank": 8}], []])
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_profile_counts_attention_as_itself(opened, decoded, fused, adapters):
+    """It is recorded late, by the linear behind it or by the norm between them, which itself waited for the linear."""
+    backend = opened(one_row=fused, attention_splits=2 if fused else 1)
+    backend.device.max_bindings = 16
+    state, layers = decoded(backend, BITNET, adapters).state, BITNET["layers"]
+    with backend.profile() as profile:
+        state.forward([Piece([1], 5, len(adapters), 1.0, blocks=(2,))])
     ops = profile.ops
     assert (ops["paged_attention"].calls, set(ops["paged_attention"].kernels)) == (layers, {"paged_attention_rows"})
     assert "paged_attention_rows" not in ops["linear"].kernels

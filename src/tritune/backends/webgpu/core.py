@@ -92,7 +92,7 @@ class WebGPUCore(Backend):
             return
         prepared = self._preparer.prepare(kernel, dict(variant), params, buffers, grid)
         if self.recording is not None:
-            self.recording.dispatches.append(prepared)
+            self.recording.add(prepared)
         else:
             self._runner.run_now(prepared)
 
@@ -110,16 +110,15 @@ class WebGPUCore(Backend):
         if isinstance(held, kind) and wanted(held):
             self._held = None
             if self.recording is not None and not held.counts_itself:
-                self.recording.recorded_with(self._held_op)
+                self.recording.counted_with(self._held_op)
             return held
         return None
 
     def _record_held(self) -> None:
         held, self._held = self._held, None
-        if held is not None:
-            held.run()
-            if self.recording is not None:
-                self.recording.recorded_late(self._held_op)
+        if held is not None and self.recording is not None:
+            with self.recording.counted_as(self._held_op):
+                held.run()
 
     # -- memory ---------------------------------------------------------------------------------------------------
     @property

@@ -7,6 +7,7 @@ that follows (see HeldNorm).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import gcd
 
@@ -127,15 +128,15 @@ class HeldAttention(Held):
         if tail is not None:
             lora = tail.lora
             variant |= {"width_a": tail.width, "half": lora.a.dtype == "f16", "single": lora.a.shape[0] == 1}
-        self.core.dispatch(
-            "paged_attention_rows",
-            params=[self.q.shape[0], self.block_tables.shape[1], self.head_dim**-0.5 * _LOG2_E, *places],
-            buffers=buffers,
-            grid=self.grid,
-            variant=variant | {"tail": tail is not None, "gain": tail is not None and tail.gain is not None},
-        )
-        if self.core.recording is not None:
-            self.core.recording.recorded_late(self.op)
+        recording = self.core.recording
+        with nullcontext() if recording is None else recording.counted_as(self.op):
+            self.core.dispatch(
+                "paged_attention_rows",
+                params=[self.q.shape[0], self.block_tables.shape[1], self.head_dim**-0.5 * _LOG2_E, *places],
+                buffers=buffers,
+                grid=self.grid,
+                variant=variant | {"tail": tail is not None, "gain": tail is not None and tail.gain is not None},
+            )
 
     def _bindings(self, tail: Tail | None) -> tuple[list[Buffer], list[int]] | None:
         """The kernel's buffers in order, and where things begin in what it has of rows; None: it cannot have them."""

@@ -39,14 +39,14 @@ class Profiler:
 
     def run(self, program: WebGPUProgram) -> None:
         """Run a program's dispatches, a submit for every 2048 of them, and wait."""
+        names = {number: op.name for op in program.ops for number in op.numbers}
         for start in range(0, len(program.dispatches), _QUERIES // 2):
             part = program.dispatches[start : start + _QUERIES // 2]
             times = self._timed([[dispatch] for dispatch in part])
             for number, (dispatch, seconds) in enumerate(zip(part, times, strict=True), start):
-                op = program.op_of(number)
-                self.profile.add(dispatch.kernel if op is None else op.name, dispatch.kernel, seconds)
+                self.profile.add(names.get(number, dispatch.kernel), dispatch.kernel, seconds)
         for op in program.ops:
-            self._count(op, program.dispatches[op.start : op.end])
+            self._count(op, program.dispatches_of(op))
 
     def seconds_of(self, program: WebGPUProgram) -> float:
         """Run a program's dispatches one after the other, as they run without a profile, and say how long it took."""

@@ -5,7 +5,6 @@ Everything that a run needs (pipelines, bind groups, staging) is made while reco
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,34 +63,34 @@ class WebGPUProgram(Program):
     @contextmanager
     def noting(self, name: str, work: Work) -> Generator[None]:
         """The dispatches recorded inside are those of an op."""
-        op = self.op = RecordedOp(name, len(self.dispatches), -1, work)
+        op = RecordedOp(name, work)
+        self.ops.append(op)
+        with self.counted_as(op):
+            yield
+
+    @contextmanager
+    def counted_as(self, op: RecordedOp | None) -> Generator[None]:
+        """The dispatches recorded inside are those of ``op``, which waited for the one that is being recorded."""
+        recorded, self.op = self.op, op
         try:
             yield
         finally:
-            self.op = None
-        op.end = len(self.dispatches)
-        self.ops.append(op)
+            self.op = recorded
 
-    def recorded_late(self, op: RecordedOp | None) -> None:
-        """The last dispatches are those of ``op``, which waited for what is recorded now: that begins behind them."""
-        if op is self.op:
-            return
-        if op is not None:
-            op.end = len(self.dispatches)
-        if self.op is not None:
-            self.op.start = len(self.dispatches)
-
-    def recorded_with(self, op: RecordedOp | None) -> None:
+    def counted_with(self, op: RecordedOp | None) -> None:
         """What is recorded now does the work of ``op`` too, unless that has dispatches of its own, which count it."""
-        if self.op is not None and op is not None and op.start == op.end:
+        if self.op is not None and op is not None and not op.numbers:
             self.op.work += op.work
 
-    def op_of(self, dispatch: int) -> RecordedOp | None:
-        """The op that a dispatch belongs to, if it belongs to one."""
-        found = bisect_right(self.ops, dispatch, key=lambda op: op.start) - 1
-        while found > 0 and self.ops[found].start == self.ops[found].end:  # one whose work others do
-            found -= 1
-        return self.ops[found] if found >= 0 and dispatch < self.ops[found].end else None
+    def add(self, dispatch: Dispatch) -> None:
+        """Record a dispatch."""
+        if self.op is not None:
+            self.op.numbers.append(len(self.dispatches))
+        self.dispatches.append(dispatch)
+
+    def dispatches_of(self, op: RecordedOp) -> list[Dispatch]:
+        """Those of one of ``ops``."""
+        return [self.dispatches[number] for number in op.numbers]
 
     def fetch(self, buffer: Buffer) -> None:
         """See Program.fetch. Raises DeviceError after the recording."""

@@ -118,9 +118,7 @@ class Runner:
         rates = self._device.rates
         seconds = [DISPATCH_SECONDS] * len(program.dispatches)
         for op in program.ops:
-            dispatches = program.dispatches[op.start : op.end]
-            if dispatches:
-                whole = max(op.work.flops / rates.flops, bytes_of(op, dispatches) / rates.nbytes)
-                for number in range(op.start, op.end):
-                    seconds[number] += whole / len(dispatches)
+            whole = max(op.work.flops / rates.flops, bytes_of(op, program.dispatches_of(op)) / rates.nbytes)
+            for number in op.numbers:
+                seconds[number] += whole / len(op.numbers)
         return seconds

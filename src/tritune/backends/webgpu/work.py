@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tritune.backends.base import Buffer, LoRA, LoRAGrad, Rows, Table, TernaryWeight
@@ -32,12 +32,11 @@ class Work:
 
 @dataclass
 class RecordedOp:
-    """An op of a program: its dispatches are those from ``start`` up to ``end``."""
+    """An op of a program, and which of the program's dispatches are its own."""
 
     name: str
-    start: int
-    end: int
     work: Work
+    numbers: list[int] = field(default_factory=list[int])
 
 
 def _linear(x: Buffer, weight: TernaryWeight, lora: LoRA | None, y: Buffer, **_: Any) -> Work:
