@@ -1,4 +1,8 @@
-"""The built-in model learns the bundled rows: on numpy and WebGPU along one curve, and on rows that were held out."""
+"""The built-in model learns the bundled rows: on numpy and WebGPU along one curve, and on rows that were held out.
+
+Rounding to int8 makes a single step's loss scatter: with NumPy's products in another order a step differs by up to
+0.9 %, the mean over the steps by 0.3 % (six seeds). A learning rate that is 5 % too large makes the latter 2.3 %.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ def test_the_built_in_model_learns_the_bundled_rows_alike_everywhere(webgpu: Bac
     expected, after = run(numpy_model)
     found, found_after = run(open_chat_model(BUILTIN_MODEL, webgpu))
     assert len(found) == 20
-    np.testing.assert_allclose(found, expected, rtol=0.01)
+    assert np.mean(np.abs(np.divide(found, expected) - 1)) < 0.008
     assert np.mean(expected[-5:]) < 0.6 * np.mean(expected[:3])
     assert after < 0.6 * before
     assert found_after == pytest.approx(after, rel=0.01)
