@@ -28,7 +28,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             directories[key] = (model["path"], model["path"])
         elif key not in directories:
             path = tmp_path_factory.mktemp("model")
-            make_hf(path / "own", seed=len(directories), **model)
+            make_hf(path / "own", **model)
             directories[key] = (path / "own", multiplying_copy(path / "own", path / "reference"))
         own, converted = directories[key]
         if (key, attention) not in references:
