@@ -27,6 +27,7 @@ from .buffers import (
 )
 from .device import Device
 
+_ARENA = "STORAGE|COPY_SRC|COPY_DST"
 _FIRST_ARENA = 4 << 20  # bytes
 _STAGING_BYTES = 32 << 20  # downloads larger than this come in pieces
 
@@ -123,7 +124,12 @@ class Memory:
             size = max(needed, min(size, limit - held))
         size = round_up(size, BLOCK_ALIGNMENT) if size < self._device.max_buffer else self._device.max_buffer
         self._arenas_made += 1
-        arena = Arena(self.create_buffer(size, "STORAGE|COPY_SRC|COPY_DST"), size, self._arenas_made)
+        try:
+            handle = self.create_buffer(size, _ARENA)
+        except OutOfMemoryError:  # what the driver has left may still be enough
+            size = min(round_up(needed, BLOCK_ALIGNMENT), self._device.max_buffer)
+            handle = self.create_buffer(size, _ARENA)
+        arena = Arena(handle, size, self._arenas_made)
         self._arenas.append(arena)
         # Else wgpu looks, at each binding of each dispatch for ever, whether it must be zeroed before its use.
         self._clear(arena, 0, size)
