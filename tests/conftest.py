@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -69,3 +70,13 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def reference() -> Backend:
     """The definitions in float64."""
     return NumpyBackend(np.float64)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Garbage of earlier tests is gone, and none is collected meanwhile: for tests that count memory of a backend that
+    all tests share."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

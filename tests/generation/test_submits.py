@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from pytest import MonkeyPatch
+import pytest
 
 from tiny_chat import bytes_in_use, open_chat_model, prompt_of, strong_adapter
 from tritune import Model
@@ -13,6 +13,7 @@ from tritune.backends.base import Backend
 from tritune.generation import GenerationSettings
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_a_token_is_one_submit_and_makes_no_device_object(model: Model) -> None:
     stats = model.backend.stats
     for adapter in (None, strong_adapter(model)):
@@ -49,23 +50,19 @@ def test_alternating_many_adapters_needs_no_more_memory(model_path: Path, webgpu
     assert allocated[2:] == [allocated[1]] * 6
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_alternating_needs_no_garbage_collector(model_path: Path, webgpu: Backend) -> None:
     """Buffers are given back when an engine is dropped, not some time later."""
     model = open_chat_model(model_path, webgpu)
-    gc.collect()
-    gc.disable()
-    try:
-        held: list[int] = []
-        for seed in range(8):
-            model.generate("hello", strong_adapter(model, seed), max_tokens=3)
-            held.append(bytes_in_use(webgpu))
-        assert held[2:] == [held[1]] * 6
-    finally:
-        gc.enable()
+    held: list[int] = []
+    for seed in range(8):
+        model.generate("hello", strong_adapter(model, seed), max_tokens=3)
+        held.append(bytes_in_use(webgpu))
+    assert held[2:] == [held[1]] * 6
 
 
 def test_a_token_comes_before_the_next_one_is_there(
-    model_path: Path, webgpu: Backend, monkeypatch: MonkeyPatch
+    model_path: Path, webgpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Streaming is immediate: the host waits for the submit of the token that it returns, not for what it submitted
     after it."""

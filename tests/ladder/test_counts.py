@@ -13,6 +13,7 @@ from tritune.backends.base import OPTIMIZER_SETTINGS, SAMPLE_SETTINGS, SAMPLE_ST
 from tritune.lora import LoRAConfig
 from tritune.models.batch import Piece
 
+pytestmark = pytest.mark.usefixtures("no_collection")
 LORA = LoRAConfig(rank=4, alpha=8)
 
 

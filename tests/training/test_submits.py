@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from itertools import pairwise
 
@@ -50,15 +49,11 @@ def test_a_micro_batch_is_one_submit(model: Model, change: dict[str, int], dropo
     assert heard.objects == [heard.objects[0]] * 10
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_a_run_gives_its_memory_back(model_path: object, webgpu: Backend) -> None:
     model = open_chat_model(model_path, webgpu)  # type: ignore[arg-type]
-    gc.collect()  # what earlier tests left would else go at some moment of this one
-    gc.disable()
-    try:
-        held: list[int] = []
-        for rank in (4, 8, 4, 8, 4, 8):
-            train(model, ROWS, LoRAConfig(rank=rank), replace(CONFIG, max_steps=1))
-            held.append(bytes_in_use(webgpu))
-    finally:
-        gc.enable()
+    held: list[int] = []
+    for rank in (4, 8, 4, 8, 4, 8):
+        train(model, ROWS, LoRAConfig(rank=rank), replace(CONFIG, max_steps=1))
+        held.append(bytes_in_use(webgpu))
     assert len(set(held)) == 1
