@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,7 @@ def test_tune_keeps_what_it_chose_and_info_says_that_it_is_in_use(cli: Cli, tuna
     [file] = tunable.rglob("*.json")
     assert f"kept in {file}" in result.out
     assert "head, 1 to 2 rows" in result.out
+    assert re.search(r"no time was left for these, which keep their defaults: .*head, 3 to 16 rows;", result.out)
     assert f"tuning: {file}" in cli("info").out
     shown = read_json(cli, "--tune")["tuning"]
     assert [row["name"] for row in shown["classes"]] == ["head, 1 to 2 rows"]

@@ -38,7 +38,7 @@ def tuning_text(outcome: dict[str, Any]) -> str:
         choice = "default" if row["choice"] is None else " ".join(map(str, row["choice"]))
         lines.append(f"  {row['name']:<{width}}  {times}  {gain:>4.0%}  {choice}")
     if outcome["not_reached"]:
-        lines.append(f"  no time was left for {len(outcome['not_reached'])} classes, which keep their defaults")
+        lines.append(f"  no time was left for these, which keep their defaults: {'; '.join(outcome['not_reached'])}")
     return "\n".join([*lines, f"  kept in {outcome['path']}"])
 
 
